@@ -33,7 +33,15 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "flower"
 sys.path += [str(ROOT / "tests" / "integrations"), str(EXAMPLE)]
-SETTINGS = {"local-epochs": 1, "batch-size": 8, "examples": 32, "learning-rate": 0.1, "defence": ""}
+SETTINGS = {
+    "local-epochs": 1,
+    "batch-size": 8,
+    "examples": 32,
+    "learning-rate": 0.1,
+    "defence": "",
+    "network": "small",
+    "guard": "",
+}
 WARM_UP = 2
 
 

@@ -38,7 +38,7 @@ ROOMS = {
     "auditing": LOWER | {"play", "scenario", "sweep"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
     "report": {"core", "metrics", "store", "play", "scenario", "search", "training", "auditing", "studies"},
-    "integrations": {"core", "defences", "clients", "store", "sweep"},
+    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
         *("studies", "report", "integrations"),

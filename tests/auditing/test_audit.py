@@ -32,6 +32,7 @@ from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_ex
 from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.capture_audit import structure
+from leakscope.auditing.changes import CHANGES
 from leakscope.auditing.descriptions import NOTHING
 from leakscope.auditing.limits import Budget, Pace, start_budget
 from leakscope.auditing.remedies import (
@@ -458,7 +459,9 @@ def test_every_kind_comes_once_before_any_comes_twice() -> None:
     made = remedies_for(expose_clients(make_subject(target()), 2, 0))
     names = [name for name, _, _ in made]
     assert names[: len(DEFENCES)] == list(DEFENCES)
-    assert all(names.count(name) == (1 if name == "sign" else 2) for name in names)
+    changes = [name for name, _, _ in CHANGES]
+    assert names[len(DEFENCES) :][: len(changes)] == changes
+    assert all(names.count(name) == (1 if name in ("sign", *changes) else 2) for name in names)
 
 
 def test_remedies_are_whatever_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from leakscope.auditing import audit_captures
 from leakscope.auditing.attack_runs import expose_clients
 from leakscope.auditing.suite import INFORMED, UNKNOWN, plan_suite, unknown_defences
 from leakscope.auditing.target import Target, UntestedError, make_subject
@@ -230,3 +231,33 @@ def test_a_defence_that_tells_nothing_is_named_as_known_to_nobody(
     assert found == unknown
     assert any(INFORMED in entry.name or entry.informed for entry in entries) == told
     assert [item.what.partition(f"{INFORMED}: ")[2] for item in untested if item.why == UNKNOWN] == unknown
+
+
+def test_an_audit_of_summed_clients_attacks_all_their_examples(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "attacks": ["analytic"],
+        "remedies": False,
+        "clients": 4,
+        "minutes": 1,
+        "progress": False,
+    }
+    summed = audit_target(target(examples=2, aggregate=3), **settings)
+    assert summed.exposure is not None
+    assert (summed.exposure.trials, summed.exposure.batch.samples) == (4, 6)
+    assert summed.runs[0].summary.samples == 24
+    with pytest.raises(InputError, match="aggregate"):
+        audit_target(target(examples=2, aggregate=13), **settings)
+    file = tmp_path / "audit.yaml"
+    file.write_text("model: {name: mlp}\ndata: digits\nexamples: 2\naggregate: 3\n", encoding="utf-8")
+    assert make_subject(read_request(file).target).behind == 6
+    with pytest.raises(InputError, match="aggregate"):
+        audit_captures(tmp_path, target(aggregate=3))
+
+
+def test_peeling_that_batch_statistics_forbid_is_not_tested_rather_than_an_error() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).train()
+    made = audit_target(
+        target(model=model, examples=4), attacks=["peeling"], remedies=False, clients=2, minutes=1, progress=False
+    )
+    assert "peeling" in {item.what for item in made.untested}

@@ -19,18 +19,21 @@ import torch
 from flower_grid import make_grid
 from torch import Tensor, nn
 
-from leakscope import capture
+from leakscope import Decision, GuardSettings, LocalTraining, Target, capture
+from leakscope.auditing.guarding import GuardWarning
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
 from leakscope.defences import DEFENCES, Clip, DeepCompression, GaussianNoise, Sparsify
 from leakscope.integrations import flower
 from leakscope.integrations.flower import protecting, record
-from leakscope.store.captures import read_captures
+from leakscope.integrations.flower_guard import guarding
+from leakscope.store.captures import Capture, read_captures
 from leakscope.store.recorder import Recorder, Recording
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 SETTINGS = {
     "rounds": 2, "local-epochs": 1, "batch-size": 8, "examples": 8, "learning-rate": 0.4, "defence": "", "captures": "",
+    "network": "small", "guard": "",
 }  # fmt: skip
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -355,6 +358,56 @@ def test_the_example_trains_in_process(example: Any, flwr: Any, tmp_path: Path) 
     captures = read_captures(tmp_path / "captures")
     assert [c.round for c in captures] == [1, 1, 2, 2]
     assert all(c.examples == 8 for c in captures)
+
+
+@pytest.mark.parametrize(("network", "examples", "decision"), [("small", 1, "refuse"), ("resnet", 64, "send")])
+def test_the_example_guards_its_clients(
+    example: Any, flwr: Any, tmp_path: Path, network: str, examples: int, decision: str
+) -> None:
+    server = importlib.import_module("digits_federation.server_app")
+    log = tmp_path / "guard.jsonl"
+    settings = SETTINGS | {"network": network, "examples": examples, "batch-size": 64, "rounds": 1, "guard": str(log)}
+    settings |= {"captures": str(tmp_path / "captures")}
+    server.app(make_grid(example.app, 2, settings), flwr.Context(1, 1, {}, flwr.RecordDict(), settings))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["decision"] for line in lines] == [decision, decision]
+    assert all(line["round"] == 1 and line["training_seconds"] > 0 for line in lines)
+    assert len(captured(tmp_path / "captures")) == (0 if decision == "refuse" else 2)
+
+
+def guarded_captures(flwr: Any, settings: GuardSettings, directory: Path) -> list[Capture]:
+    """Return what the server captured of two guarded clients in one round."""
+
+    def own(message: Any, context: Any) -> Target:
+        generator = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
+        x, y = torch.rand(6, 16, generator=generator), torch.randint(3, (6,), generator=generator)
+        return Target(model=net(), inputs=x, labels=y, client=LocalTraining(rate=0.1))
+
+    module = importlib.import_module("flwr.serverapp.strategy")
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=directory))
+    trained(flwr, strategy, client(flwr, mods=(guarding(own, settings, seed=1),)), nodes=2, rounds=1)
+    return captured(directory)
+
+
+def captured(directory: Path) -> list[Capture]:
+    return list(read_captures(directory)) if any(directory.glob("*.json")) else []
+
+
+def test_a_guard_that_fails_sends_nothing_or_everything_as_configured(flwr: Any, tmp_path: Path) -> None:
+    assert guarded_captures(flwr, GuardSettings(seconds=1e-6), tmp_path / "closed") == []
+    with pytest.warns(GuardWarning):
+        captures = guarded_captures(flwr, GuardSettings(seconds=1e-6, fail_open=True), tmp_path / "open")
+    assert len(captures) == 2
+
+
+def test_a_guard_adds_its_defence_to_what_is_sent(flwr: Any, tmp_path: Path) -> None:
+    settings = GuardSettings(
+        action=Decision.DEFEND, defences=[GaussianNoise(9.0)], label_threshold=0.99, evaluations=5, seconds=600
+    )
+    captures = guarded_captures(flwr, settings, tmp_path)  # without noise all labels are read
+    changes = [each.before["1.weight"] - each.sent["1.weight"] for each in captures]
+    assert changes
+    assert all(5 < float(change.std()) < 15 for change in changes)
 
 
 @pytest.mark.parametrize("nodes", [2, 4])

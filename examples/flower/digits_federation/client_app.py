@@ -1,13 +1,17 @@
-"""The client: trains on its own digits and sends its weights, protected where the run asks for it."""
+"""The client: trains on its own digits and sends its weights, protected or guarded where the run asks for it."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from digits_federation.task import Net, accuracy, private_digits, test_digits, train
+from digits_federation.task import accuracy, network, private_digits, test_digits, train
+from leakscope import GuardSettings, LocalTraining, Target
 from leakscope.defences import Clip, GaussianNoise
-from leakscope.integrations.flower import protecting
+from leakscope.integrations.flower import Mod, protecting
+from leakscope.integrations.flower_guard import guarding
 
 NOISE = protecting(Clip(0.5), GaussianNoise(0.01))
 
@@ -19,14 +23,39 @@ def defend(message: Message, context: Context, call_next) -> Message:
     return call_next(message, context)
 
 
-app = ClientApp(mods=[defend])
+def own_target(message: Message, context: Context) -> Target:
+    """Return what this client's guard needs: its network, its digits and how it trains."""
+    settings, partition = context.run_config, int(context.node_config["partition-id"])
+    x, y = private_digits(partition, int(settings["examples"]))
+    local = LocalTraining(
+        epochs=int(settings["local-epochs"]),
+        batch_size=int(settings["batch-size"]),
+        rate=float(settings["learning-rate"]),
+    )
+    return Target(model=network(str(settings["network"])).train(), inputs=x, labels=y, client=local)
+
+
+@cache
+def guard(log: str) -> Mod:
+    """Return the guard, made once: exact checks and a short attack, half a minute at most."""
+    return guarding(own_target, GuardSettings(seconds=30, guesses=4, evaluations=25, attacks=("cpl",), log=log))
+
+
+def check(message: Message, context: Context, call_next) -> Message:
+    """Attack the update before it is sent if the run's settings name a log for it."""
+    if log := str(context.run_config["guard"]):
+        return guard(log)(message, context, call_next)
+    return call_next(message, context)
+
+
+app = ClientApp(mods=[check, defend])
 
 
 @app.train()
 def train_here(message: Message, context: Context) -> Message:
     """Train on this client's digits and send the weights."""
     settings, partition = context.run_config, int(context.node_config["partition-id"])
-    net = Net()
+    net = network(str(context.run_config["network"]))
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = private_digits(partition, int(settings["examples"]))
     loss = train(
@@ -46,7 +75,7 @@ def train_here(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate_here(message: Message, context: Context) -> Message:
     """Report how many test digits the new weights recognise."""
-    net = Net()
+    net = network(str(context.run_config["network"]))
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = test_digits()
     metrics = MetricRecord({"accuracy": accuracy(net, x, y), "num-examples": len(x)})

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from leakscope.auditing.attack_runs import plan_exposure
 from leakscope.auditing.attempts import iterations_within
+from leakscope.auditing.changes import Change
 from leakscope.auditing.chosen_attacks import suite_name
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget
 from leakscope.auditing.remedies import (
@@ -154,7 +155,7 @@ def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
 
 
 def _candidates(
-    trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str, budget: Budget
+    trial: Trial, options: Sequence[tuple[str, str, Defence | Change]], attack: str, budget: Budget
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """Return the remedies that can be attacked, and (name, why) of the others."""
     candidates: list[Candidate] = []
@@ -224,6 +225,8 @@ def _tested(candidate: Candidate, run: AttackResult, control: Control, course: C
     knows = "it and the labels" if candidate.knows else "the labels"
     met = f"{control.attack} that knows {knows}, {control.iterations} of {control.most} iterations"
     remedy = Remedy(candidate.name, candidate.strength, candidate.defence, worst, finding, met)
+    if isinstance(candidate.defence, Change):  # the short training has clients and batches of its own
+        return replace(remedy, batch=candidate.case.exposure.batch)
     if not isinstance(course, Course):
         return remedy
     accuracy = accuracy_with(course, candidate.case.exposure.client.defences)

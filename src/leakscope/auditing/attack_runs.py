@@ -77,7 +77,7 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
     client = subject.client if defences is None else replace(subject.client, defences=tuple(defences))
     T = most_clients(subject, clients)
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
-    chosen = order[: T * subject.examples].reshape(T, subject.examples)
+    chosen = order[: T * subject.behind].reshape(T, subject.behind)
     targets = None if subject.targets is None else subject.targets[chosen]
     batch = make_batch(
         subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes, targets=targets
@@ -88,7 +88,7 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
 
 def most_clients(subject: Subject, clients: int) -> int:
     """Return how many of so many clients there are examples for, at least 1."""
-    return max(1, min(clients, len(subject.inputs) // subject.examples))
+    return max(1, min(clients, len(subject.inputs) // subject.behind))
 
 
 def affordable_clients(subject: Subject, clients: int, seed: int, budget: Budget) -> tuple[Exposure, float]:
@@ -111,7 +111,7 @@ def affordable_clients(subject: Subject, clients: int, seed: int, budget: Budget
 def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return the inputs and labels of the sample that no client holds."""
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
-    rest = order[clients * subject.examples :]
+    rest = order[clients * subject.behind :]
     return subject.inputs[rest], subject.labels[rest]
 
 
@@ -159,7 +159,7 @@ def plan_exposure(
         exposure.model,
         exposure.knowledge,
         exposure.informed,
-        steps=1 if local is None else local.steps(exposure.batch.samples),
+        steps=1 if local is None else local.steps(exposure.batch.samples // exposure.client.aggregate),
         shares=exposure.observation.shares,
         unmatched=unmatched,
         unknown=unknown,

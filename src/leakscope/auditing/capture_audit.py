@@ -50,6 +50,7 @@ from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
+from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.core.scaling import Scaling
@@ -86,6 +87,10 @@ def audit_captures(
 ) -> Audit:
     """Return the audit of captured updates; all are checked before any is attacked. `attacks` and `progress` are as in `audit`."""
     clients, seed = check_numbers(clients, seed)
+    if target.aggregate != 1:
+        raise InputError(
+            "captures are what the server saw: give the examples of all its clients as examples, not aggregate"
+        )
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
     with reporting(progress) as report:
         return _audited(Path(directory), request, clients, attacks, report)

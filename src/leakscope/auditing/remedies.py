@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakscope.auditing.changes import CHANGES, FEWEST, Change
 from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, count, lift, norm, to
-from leakscope.core.types import Outcome, direction
+from leakscope.core.types import Batch, Outcome, direction
 from leakscope.defences import DEFENCES, Defence
 from leakscope.defences.stack import State, begin, check_stack, protect
 from leakscope.defences.strengths import Unit, strengths_of
@@ -27,7 +28,6 @@ from leakscope.metrics import estimate_mean
 from leakscope.play import AttackResult, Exposure
 
 ONE_STRENGTH = "one strength"
-FEWEST = 4  # clients; an interval over fewer is meaningless
 COST = 0.01  # accuracy; smaller losses are not distinguished
 ELSEWHERE = (
     ("transformed pictures", "no strengths are declared for it; set on_data of the client and audit again"),
@@ -47,16 +47,17 @@ class Finding(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remedy:
-    """A defence at one strength and what the attack still recovers under it."""
+    """A defence at one strength, or a change of the clients, and what the attack still recovers under it."""
 
     name: str
     strength: str
-    defence: Defence
+    defence: Defence | Change
     run: AttackResult
     finding: Finding
     met: str = ""  # the attack and its iterations
     accuracy: float | None = None
     lost: float | None = None  # accuracy it costs; None: not measured
+    batch: Batch | None = None  # what was attacked, where a change gives clients other examples than the audit's
 
     __repr__ = short_repr
 
@@ -81,14 +82,16 @@ class Remedy:
         return self.run.summary.means["psnr"].value
 
 
-def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
-    """Return (name, strength in words, defence) of every registered defence, at both strengths that it declares."""
+def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence | Change]]:
+    """Return (name, strength in words, remedy): every registered defence at both strengths that it declares, and the changes."""
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     length = float(lift(norm)(update).median())
     size = length / math.sqrt(count(update) / exposure.batch.trials)  # root mean square of a coordinate
     units = {Unit.ONE: None, Unit.COORDINATE: size, Unit.LENGTH: length}  # relative to the update, for any model
-    weak: list[tuple[str, str, Defence]] = []  # before the strong ones, so that a short budget covers every kind
-    strong: list[tuple[str, str, Defence]] = []
+    weak: list[
+        tuple[str, str, Defence | Change]
+    ] = []  # before the strong ones, so that a short budget covers every kind
+    strong: list[tuple[str, str, Defence | Change]] = []
     for name, make in DEFENCES.items():
         strengths = strengths_of(make)
         if strengths is None:
@@ -99,7 +102,7 @@ def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
             value = strength if unit is None else strength * unit
             words = f"{strengths.setting} {value:g}" if unit is None else f"{strengths.setting} {value:.2g}"
             options.append((name, words, make(**{strengths.setting: value})))
-    return [*weak, *strong]
+    return [*weak, *CHANGES, *strong]
 
 
 def find(run: AttackResult, control: AttackResult, *, whole: bool, knows: bool) -> Finding:
@@ -117,6 +120,9 @@ def find(run: AttackResult, control: AttackResult, *, whole: bool, knows: bool) 
 
 def _falls(control: AttackResult, run: AttackResult) -> bool:
     """Return whether the recovered share falls significantly: 95 % interval of the difference, clustered by client."""
+    if control.recovered.shape != run.recovered.shape:  # other clients: their intervals must not meet
+        before, after = control.summary.content, run.summary.content
+        return min(before.trials, after.trials) >= FEWEST and after.high < before.low
     gone = control.recovered.double() - run.recovered.double()
     lost = estimate_mean(gone, control.scores.scored)
     return lost.trials >= FEWEST and lost.low > 0

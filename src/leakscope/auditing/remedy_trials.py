@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 
 from leakscope.attacks.attack import Attack, Matching, readable
+from leakscope.attacks.aware import aware
 from leakscope.attacks.objectives import without_unneeded
 from leakscope.auditing.attack_runs import expose_clients, plan_exposure, run_with
 from leakscope.auditing.attempts import execution_on, iterations_note
+from leakscope.auditing.changes import FEWEST, Change
 from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.remedies import cut_off, stacked
 from leakscope.auditing.suite import INFORMED, Entry, knows_more
@@ -44,7 +47,7 @@ class Candidate:
     name: str
     strength: str
     divided: AttackResult | None  # result of the analytic attack; None: not applicable
-    defence: Defence
+    defence: Defence | Change
     case: Case
     knows: bool  # whether the attack knows the defence
 
@@ -70,16 +73,29 @@ def control_case(trial: Trial, attack: str) -> Case:
     return Case(exposure, entry_of(exposure, attack))
 
 
-def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, attack: str) -> Candidate:
-    """Return the same clients with a remedy; the analytic attack, where the first layer allows it, is run at once."""
+def make_candidate(trial: Trial, name: str, strength: str, defence: Defence | Change, attack: str) -> Candidate:
+    """Return the clients with a remedy; the analytic attack, where the first layer allows it, is run at once."""
     subject = trial.subject
-    stack = stacked(subject.client.defences, defence)
-    exposure = expose_clients(subject, trial.clients, trial.seed, defences=stack).with_labels()
-    case = Case(exposure, entry_of(exposure, attack), f"{name} ({strength})")
+    if isinstance(defence, Change):  # its clients cost more to attack: as few as give an interval
+        changed, clients = defence.apply(subject), min(trial.clients, FEWEST)
+        exposure = expose_clients(changed, clients, trial.seed).with_labels()
+    else:
+        stack = stacked(subject.client.defences, defence)
+        exposure = expose_clients(subject, trial.clients, trial.seed, defences=stack).with_labels()
+    entry = entry_of(exposure, attack)
+    if isinstance(defence, Change) and defence.simulates_steps:
+        entry = replace(entry, make=partial(_simulating, entry.make, exposure.known(informed=entry.informed)))
+    case = Case(exposure, entry, f"{name} ({strength})")
     divided = [run_with(exposure, each, 0) for each in plan_exposure(exposure)[0] if each.most is None]
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
-    knows = bool(revealed((defence,), update))
+    knows = isinstance(defence, Change) or bool(revealed((defence,), update))
     return Candidate(name, strength, divided[0] if divided else None, defence, case, knows)
+
+
+def _simulating(make: Callable[[int], Attack], knowledge: Knowledge, iterations: int) -> Attack:
+    """Return the attack that simulates the client's local steps."""
+    attack = make(iterations)
+    return aware(attack, knowledge, simulate=True) if isinstance(attack, Matching) else attack
 
 
 def entry_of(exposure: Exposure, attack: str) -> Entry:

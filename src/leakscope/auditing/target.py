@@ -41,7 +41,8 @@ class Target:
     `inputs` are as the model takes them, M x ...; `labels` are M class numbers or one-hot rows, or what `loss` compares outputs
     with (numbers, rows, masks). `loss` is a name or any function `(output, labels) -> scalar`. `client` is the local training
     (None: one gradient of all examples). `examples` is the number of examples behind one update: fewer leak more, so give the
-    true number; 1 is the worst case. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of
+    true number; 1 is the worst case. `aggregate` is the number of clients whose mean update is all that the server sees; each
+    holds `examples`. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of
     `inputs` is the box of valid values. For captures, `truth` may return the data of a partition, and `input_shape` may replace
     `inputs`. Clients and attacks run on `device`, or where the model's weights are.
     """
@@ -53,6 +54,7 @@ class Target:
     client: LocalTraining | Client | None = None
     defences: Sequence[Defence] = ()
     examples: int = 1
+    aggregate: int = 1
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     input_shape: tuple[int, ...] | None = None
@@ -78,6 +80,11 @@ class Subject:
     __repr__ = short_repr
 
     @property
+    def behind(self) -> int:
+        """Return the number of examples behind one update that the server sees, of all its clients."""
+        return self.examples * self.client.aggregate
+
+    @property
     def device(self) -> torch.device:
         """Return where the weights lie, which is where clients and attacks run."""
         return next((value.device for value in self.model.parameters.values()), torch.device("cpu"))
@@ -101,6 +108,7 @@ def make_subject(target: Target) -> Subject:
     examples = whole_number(target.examples, "examples", 1, len(inputs))
     compared = compare(target.loss, target.labels, model, inputs, notes, padded=_padded(target.client, examples))
     client = make_client(target, scaling, compared.loss)
+    whole_number(client.aggregate, "aggregate", 1, len(inputs) // examples)
     check_batch(model, client, examples)
     if client.sends_buffers and model.norms:
         notes.append(
@@ -160,10 +168,11 @@ def make_client(target: Target, scaling: Scaling, loss: str | UserLoss) -> Clien
     if isinstance(target.client, Client):
         if defences and target.client.defences:
             raise InputError("audit was given defences twice: in client and by themselves; give them once")
-        return replace(target.client, scaling=scaling, loss=loss, defences=defences or target.client.defences)
+        client = replace(target.client, scaling=scaling, loss=loss, defences=defences or target.client.defences)
+        return client if target.aggregate == 1 else replace(client, aggregate=target.aggregate)
     if target.client is not None and not isinstance(target.client, LocalTraining):
         raise InputError(f"audit(client=...) takes a LocalTraining or a Client, got {type(target.client).__name__}")
-    return Client(local=target.client, loss=loss, scaling=scaling, defences=defences)
+    return Client(local=target.client, loss=loss, scaling=scaling, defences=defences, aggregate=target.aggregate)
 
 
 def _training_norms(model: Model) -> list[str]:

@@ -70,6 +70,7 @@ def audit(
     client: LocalTraining | Client | None = None,
     defences: Sequence[Defence] = (),
     examples: int = 1,
+    aggregate: int = 1,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     minutes: float = MINUTES,
@@ -90,7 +91,7 @@ def audit(
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
-        mean=mean, std=std, device=device,
+        aggregate=aggregate, mean=mean, std=std, device=device,
     )  # fmt: skip
     return audit_target(
         target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
@@ -259,5 +260,5 @@ def _advice(subject: Subject, audit: Audit, budget: Budget, report: Reporter) ->
     exposure = audit.exposure
     if exposure is None or audit.worst is None or audit.grade not in LEAKING:
         return None
-    clients = min(REMEDY_CLIENTS, exposure.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
+    clients = min(REMEDY_CLIENTS, exposure.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.behind))
     return advise(subject, exposure, audit.runs, budget, report, clients=clients, seed=audit.seed)

@@ -144,6 +144,7 @@ def file_model() -> type[BaseModel]:
         "on_model": (model_of(Polarisation, "on_model") | None, None),
         "loss": (str | None, None),
         "examples": (int | None, None),
+        "aggregate": (int | None, None),
         "minutes": (float | None, None),
         "clients": (int | None, None),
         "seed": (int | None, None),
@@ -170,6 +171,7 @@ class AuditFile:
     on_model: Polarisation | None
     loss: str | None
     examples: int | None
+    aggregate: int | None
     minutes: float | None
     clients: int | None
     seed: int | None
@@ -209,6 +211,8 @@ def _request(path: Path, asked: AuditFile) -> Request:
     target = load_build(asked.build) if asked.build else _named(path, asked)
     if asked.examples is not None:
         target = replace(target, examples=asked.examples)
+    if asked.aggregate is not None:
+        target = replace(target, aggregate=asked.aggregate)
     if asked.loss is not None:
         target = replace(target, loss=asked.loss)
     if any(part is not None for part in (asked.client, asked.on_data, asked.on_model)):

@@ -39,6 +39,9 @@ def audit(
     examples: Annotated[
         int | None, typer.Option(help="Examples an update is computed from; fewer leak more.", show_default=False)
     ] = None,
+    aggregate: Annotated[
+        int | None, typer.Option(help="Clients whose mean update is all the server sees.", show_default=False)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; 0 if not given.", show_default=False)] = None,
     fail_above: Annotated[
         str | None, typer.Option(help="Exit with 1 above these limits, such as asr=0.05,psnr=18.", show_default=False)
@@ -68,6 +71,7 @@ def audit(
         target=replace(
             request.target,
             examples=request.target.examples if examples is None else examples,
+            aggregate=request.target.aggregate if aggregate is None else aggregate,
             device=choose_device(device, quiet=quiet),
         ),
         minutes=request.minutes if minutes is None else minutes,

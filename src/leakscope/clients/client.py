@@ -10,6 +10,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from leakscope.clients.aggregation import (
+    average,
+    client_keys_of,
+    facts_of_mean,
+    first_of_each,
+    joint_training,
+    split_clients,
+    spread,
+)
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
@@ -54,7 +63,9 @@ class Client:
     client answers several times with the same data, with new random draws and continued state of its defences; between rounds the
     server moves the weights by `server_rate` times the update. `on_model` adds a private part to the client's network, drawn once
     from its key. `on_data` transforms the private images, with new draws in every round. `sends_buffers` also shares the buffers
-    after each round, such as batch norm's statistics. `norm` is the mode of its batch norm; None: that of the network.
+    after each round, such as batch norm's statistics. `norm` is the mode of its batch norm; None: that of the network. With
+    `aggregate` above 1 an update is the mean of so many clients, which share the examples of a trial equally; the server sees no
+    update of a single one.
     """
 
     local: LocalTraining | None = None
@@ -67,6 +78,7 @@ class Client:
     on_data: Transform | DataDefence | None = None  # Transform from a file, or a caller's own defence
     sends_buffers: bool = False
     norm: Mode | None = None
+    aggregate: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,19 +89,25 @@ class Client:
         check_stack(self.defences)
         if not isinstance(self.rounds, int) or self.rounds < 1:
             raise InputError(f"Client.rounds must be a whole number of at least 1, got {self.rounds}")
+        if not isinstance(self.aggregate, int) or self.aggregate < 1:
+            raise InputError(f"Client.aggregate must be a whole number of at least 1, got {self.aggregate}")
         if not 0 <= self.server_rate < math.inf:
             raise InputError(f"Client.server_rate must be in [0, inf), got {self.server_rate}")
         if self.norm not in (None, *MODES):
             raise InputError(f"Client.norm must be 'train', 'eval' or None, got {self.norm!r}")
+        if self.sends_buffers and self.aggregate > 1:
+            raise InputError("Client.sends_buffers is of single clients: buffers of an aggregate are not simulated yet")
 
     def observe(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> Observation:
         """Return what the server sees of every trial; `weights` have leading T, `seeds` one number per trial."""
         self._check(model, weights, batch, seeds)
         model = model.in_mode(self.norm)
-        keys = client_keys(seeds, batch.inputs.device)
-        if self.on_model is not None:
-            model = self.on_model.polarise(model)
-            weights = weights | self.on_model.draw(model, keys)
+        K, samples = self.aggregate, batch.mask.sum(1)
+        keys, batch = client_keys_of(client_keys(seeds, batch.inputs.device), K), split_clients(batch, K)
+        weights, defences, on_model = spread((weights, self.defences, self.on_model), K)
+        if on_model is not None:
+            model = on_model.polarise(model)
+            weights = weights | on_model.draw(model, keys)
         buffers = {n: b.expand(batch.trials, *b.shape) for n, b in model.buffers.items()}
 
         def one(
@@ -107,13 +125,13 @@ class Client:
             return answer.update, answer.state, answer.buffers if self.sends_buffers else None
 
         weights = {n: w.detach() for n, w in weights.items()}
-        state = begin(self.defences, model.shared(weights))
+        state = begin(defences, model.shared(weights))
         seen: list[Round] = []
         for number in range(self.rounds):
             round_keys = keys if number == 0 else random.fold(random.fold(keys, "round"), number)
             update, state, after = lift(one, chunk=AT_ONCE)(
-                self.defences,
-                self.on_model,
+                defences,
+                on_model,
                 state,
                 weights,
                 buffers,
@@ -122,22 +140,26 @@ class Client:
                 batch.mask,
                 round_keys,
             )
-            before = model.shared(weights)
-            seen.append(Round(before, buffers, update if self.local is None else subtract(before, update), after))
+            update, before = average(update, batch.mask.sum(1), K), first_of_each(model.shared(weights), K)
+            sent = update if self.local is None else subtract(before, update)
+            seen.append(Round(before, first_of_each(buffers, K), sent, after))
             if self.server_rate:
-                weights = weights | {n: before[n] - self.server_rate * update[n] for n in update}
+                moved = {n: before[n] - self.server_rate * update[n] for n in update}
+                weights = weights | spread(moved, K)
         return Observation(
             rounds=tuple(seen),
             shares=Shares.GRADIENT if self.local is None else Shares.WEIGHTS,
-            samples=batch.mask.sum(1),
+            samples=samples,
         )
 
     def transformed(self, batch: Batch, seeds: Sequence[int]) -> Batch:
         """Return the batch as the network sees it in the first round: after `on_data`, before the scaling."""
         if self.on_data is None:
             return batch
-        keys = client_keys(seeds, batch.inputs.device)
-        return replace(batch, inputs=lift(self.on_data.protect_data, chunk=AT_ONCE)(batch.inputs, keys))
+        keys = client_keys_of(client_keys(seeds, batch.inputs.device), self.aggregate)
+        inputs = split_clients(batch, self.aggregate).inputs
+        inputs = lift(self.on_data.protect_data, chunk=AT_ONCE)(inputs, keys)
+        return replace(batch, inputs=inputs.reshape(*batch.inputs.shape[:2], *inputs.shape[2:]))
 
     def _check(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> None:
         if tuple(batch.inputs.shape[2:]) != tuple(model.input_shape):
@@ -216,7 +238,7 @@ def attacker_knowledge(
         scaling=client.scaling,
         present=None if bool(batch.mask.all()) else batch.mask,
         labels=batch.compared if labels else None,
-        local=client.local if local else None,
+        local=joint_training(client.local, client.aggregate) if local else None,
     )
 
 
@@ -234,7 +256,7 @@ def knowledge_of_defences(knowledge: Knowledge, client: Client, observation: Obs
         facts["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
     if "sigma_each" in facts:  # estimated from the update of each round
         facts |= {name: _over_rounds([each[name] for each in rounds]) for name in ("sigma", "sigma_each")}
-    return replace(knowledge, **facts)  # type: ignore[arg-type]
+    return replace(knowledge, **facts_of_mean(facts, client.aggregate))  # type: ignore[arg-type]
 
 
 def _over_rounds(levels: Sequence[V]) -> V:

@@ -39,6 +39,8 @@ class Federation:
             raise InputError(f"{name_of(self.server)} takes {wanted}")
         if self.client.rounds != 1 or self.client.server_rate:
             raise InputError("the rounds of a federation are its own: leave client.rounds at 1 and server_rate at 0")
+        if self.client.aggregate != 1:
+            raise InputError("a federation averages its clients itself: leave client.aggregate at 1")
         if self.together < 1:
             raise InputError(f"Federation.together must be at least 1, got {self.together}")
         if not 0 <= self.seed < 2**63:

@@ -21,7 +21,7 @@ from leakscope.core.errors import InputError, import_extra
 from leakscope.core.tree import Tree, subtract, tensors
 from leakscope.defences import Defence, RememberingDefence
 from leakscope.defences.stack import begin, check_stack, protect
-from leakscope.integrations.flower_arrays import tree_of
+from leakscope.integrations.flower_arrays import record_of, tree_of
 from leakscope.store.captures import Capture, Plain
 from leakscope.store.recorder import Recorder, Recording, plain_config, reported_count
 
@@ -135,6 +135,16 @@ def _answers(given: list[Tree], replied: Iterable[Mapping[str, Any]]) -> Iterato
 # -- defending, at the client
 
 
+def answers_of(given: list[Tree], reply: Any, who: str) -> dict[str, tuple[Tree, Tree]]:
+    """Return (given, returned) of every record of a reply; raise if one is unlike what the client got."""
+    records = reply.content.array_records
+    pairs = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
+    matched = {name: pair for name, pair in pairs.items() if pair is not None}
+    if not matched or len(matched) < len(pairs):
+        raise InputError(f"{who}: the reply holds arrays unlike those the client got; nothing was sent")
+    return matched
+
+
 def protecting(*defences: Defence, seed: int | None = None) -> Mod:
     """Return a Flower client mod that applies defences, in order, to the change of the weights before it is sent.
 
@@ -158,16 +168,9 @@ def protecting(*defences: Defence, seed: int | None = None) -> Mod:
         reply = call_next(message, context)
         if not reply.has_content():
             return reply
-        records = reply.content.array_records
-        answers = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
-        if not answers or None in answers.values():
-            raise InputError(
-                "protecting(): the reply holds arrays unlike those the client got; they cannot be protected"
-            )
-        for number, (name, pair) in enumerate(answers.items()):
-            assert pair is not None
+        for number, (name, pair) in enumerate(answers_of(given, reply, "protecting()").items()):
             protected = _protected(flower, defences, pair[0], pair[1], context, seed, number)
-            reply.content[name] = flower.ArrayRecord({n: flower.Array(v.numpy()) for n, v in protected.items()})
+            reply.content[name] = record_of(flower, protected)
         return reply
 
     return mod
@@ -192,7 +195,7 @@ def _protected(
     context.state[where] = flower.ConfigRecord({"calls": calls + 1})
     for name, defence, kept in zip(memory, defences, state, strict=True):
         if isinstance(defence, RememberingDefence):
-            context.state[name] = flower.ArrayRecord({n: flower.Array(v.numpy()) for n, v in kept.items()})
+            context.state[name] = record_of(flower, kept)
     return {**after, **subtract(before, change)}
 
 

@@ -23,6 +23,11 @@ def tree_of(arrays: Any) -> Tree:
     return {name: torch.from_numpy(numbers(array)) for name, array in arrays.items()}
 
 
+def record_of(flower: Any, tree: Tree) -> Any:
+    """Return named tensors as an ArrayRecord of `flower`, the module `flwr.app`."""
+    return flower.ArrayRecord({name: flower.Array(value.numpy()) for name, value in tree.items()})
+
+
 def numbers(array: Any) -> np.typing.NDArray[np.generic]:
     """Return a Flower Array as a numpy array with its own memory; unusual forms go through `Array.numpy()`."""
     data = array.data

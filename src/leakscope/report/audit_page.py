@@ -214,7 +214,7 @@ def _cells(audit: Audit, exposure: Exposure) -> Iterator[AttackCell]:
         finding = "" if remedy.finding is RemedyFinding.HELPS else f": {remedy.finding.value}"
         axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{finding}"}
         settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
-        attacked = take(exposure.batch, slice(0, remedy.run.reconstruction.trials))
+        attacked = remedy.batch or take(exposure.batch, slice(0, remedy.run.reconstruction.trials))
         cell = Cell(id=f"remedy-{number}", settings=settings, axes=axes)
         yield AttackCell(cell, remedy.run, attacked, images=False)
 

@@ -35,6 +35,7 @@ READ_FIELDS: tuple[Path, ...] = (
     ("client", "on_model"),
     ("client", "local", "epochs"),
     ("client", "local", "batch_size"),
+    ("client", "aggregate"),
     ("data", "samples"),
     ("knowledge", "local"),
     ("model", "dropout"),
@@ -91,7 +92,7 @@ def simulated_steps(settings: CellSettings) -> int:
     local = settings.client.local
     if local is None or not settings.knowledge.local or not simulates_if_informed(settings.recipe.name):
         return 1
-    return local.steps(settings.data.samples)
+    return local.steps(settings.data.samples // settings.client.aggregate)
 
 
 def cost_of_knowing(cells: Iterable[CellSettings]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leakscope.attacks.attack import Attack
@@ -55,7 +55,7 @@ class AttackChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellSettings:
-    """The settings of one cell. `client` has no scaling yet: it is set when the data is loaded."""
+    """The settings of one cell. `data.samples` are those of all clients behind an update; `client` has no scaling before data is loaded."""
 
     data: DataChoice
     model: ModelChoice
@@ -97,11 +97,13 @@ def read_baseline(plain: Mapping[str, object]) -> BaselineSettings:
 def _settings(text: str) -> CellSettings:
     plain = json.loads(text)
     recipe = dict(plain["attack"])
+    data = DataChoice(**plain["data"])
+    client = make_client(plain["client"], [KINDS["defences"].build(item) for item in plain["defences"]])
     return CellSettings(
-        data=DataChoice(**plain["data"]),
+        data=replace(data, samples=data.samples * client.aggregate),
         model=ModelChoice.of(plain["model"]),
         weights=KINDS["weights"].build(plain["weights"]),
-        client=make_client(plain["client"], [KINDS["defences"].build(item) for item in plain["defences"]]),
+        client=client,
         attack=KINDS["attack"].build(recipe),
         recipe=AttackChoice(recipe.pop("name"), recipe),
         knowledge=KnowledgeChoice(**plain["knowledge"]),

@@ -18,6 +18,8 @@ from leakscope.data.resizing import MOST_SIDE
 class DataChoice:
     """Which examples the clients hold: client i has the `samples` examples from number `first + i * samples` on.
 
+    Where `client.aggregate` sums K clients, these are the examples of each, and the next K clients make one update.
+
     Examples before `first` are not used, and no two clients share any. Scores are always computed in [0, 1].
     """
 

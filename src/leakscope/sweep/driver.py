@@ -132,7 +132,7 @@ def _parts_read(settings: CellSettings) -> tuple[object, ...]:
 def _attack_read(settings: CellSettings) -> tuple[object, ...]:
     """Return all settings that `attack_misfits` reads."""
     client = settings.client
-    shared = (client.local and client.local.optimiser, client.rounds, client.on_data is None)
+    shared = (client.local and client.local.optimiser, client.rounds, client.on_data is None, client.aggregate)
     defences = [type(defence).__name__ for defence in client.defences]
     return settings.recipe, shared, defences, settings.knowledge, settings.data, settings.model
 

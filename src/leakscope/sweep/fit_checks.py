@@ -94,11 +94,12 @@ def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> li
 
 def _dropout_misfit(settings: CellSettings) -> str:
     """Return why the attacker cannot have the client's dropout masks; "" if it can."""
-    several = settings.client.local is not None or settings.client.rounds > 1
+    client = settings.client
+    several = client.local is not None or client.rounds > 1 or client.aggregate > 1
     if not several or not settings.knowledge.dropout or not settings.model.drops:
         return ""
     return (
-        "the masks can be known for one gradient in one round: local steps and further rounds draw masks of their own"
+        "the masks can be known for one gradient in one round: local steps, further rounds and clients draw their own"
     )
 
 

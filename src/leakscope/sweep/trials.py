@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from leakscope.core.record import Cell
 from leakscope.scenario.cell import BaselineSettings, CellSettings, read_baseline
@@ -81,7 +82,8 @@ def _baseline_cells(cells: Sequence[Cell], settings: Sequence[CellSettings]) -> 
 
 def _baseline(cell: Cell, settings: CellSettings, name: str) -> Cell:
     plain = {
-        **{field: cell.settings[field] for field in ("name", "data")},
+        "name": cell.settings["name"],
+        "data": {**cast(dict[str, object], cell.settings["data"]), "samples": settings.data.samples},
         "attack": {"name": name},
         "trials": settings.trials,
         "seeds": list(settings.seeds[:1]),

@@ -37,7 +37,7 @@ TRAINING_KINDS = {
     "server": Kind("server", SERVERS),
 }
 ALL_KINDS = {**{name: KINDS[name] for name in ("model", "weights", "defences")}, **TRAINING_KINDS}
-CLIENT_HIDDEN = frozenset({"scaling", "defences", "rounds", "server_rate"})
+CLIENT_HIDDEN = frozenset({"scaling", "defences", "rounds", "server_rate", "aggregate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,14 @@ class _Network:
     def output(self, name: str, value: Tensor, x: Tensor) -> Tensor:
         """Return the output for one input, with another value of one parameter."""
         inputs = x.reshape(1, *self.knowledge.input_shape)
-        return self.model.apply(self.parameters | {name: value}, self.buffers, inputs, random.key(0))[0][0]
+        try:
+            return self.model.apply(self.parameters | {name: value}, self.buffers, inputs, random.key(0))[0][0]
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise InputError(
+                "peeling certifies single samples; batch norm in train mode normalises by the batch"
+            ) from None
 
     def slopes(self, rows: Tensor) -> Tensor:
         """Return the gradient of each label's loss by the first layer's output, M x C x K."""

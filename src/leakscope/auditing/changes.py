@@ -1,0 +1,83 @@
+"""Remedies that change how clients train and answer, in the place of a defence on the update.
+
+Each is a frozen dataclass with `apply(subject)`, the subject after the change; `InputError` says why it cannot be tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from leakscope.auditing.target import Subject
+from leakscope.core.errors import InputError
+
+FEWEST = 4  # clients; an interval over fewer is meaningless
+
+
+@runtime_checkable
+class Change(Protocol):
+    """A remedy that changes the clients."""
+
+    simulates_steps: bool  # whether the attacker who knows it simulates the local steps
+
+    def apply(self, subject: Subject) -> Subject:
+        """Return the subject after the change."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargerBatch:
+    """Clients with `factor` times the examples."""
+
+    factor: int = 4
+    simulates_steps: bool = False
+
+    def apply(self, subject: Subject) -> Subject:
+        """Return the subject whose updates are computed from more examples; so are its local batches."""
+        changed = replace(subject, examples=self.factor * subject.examples)
+        local = subject.client.local
+        if local is not None and local.batch_size is not None:  # as many steps as before
+            local = replace(local, batch_size=self.factor * local.batch_size)
+            changed = replace(changed, client=replace(subject.client, local=local))
+        return _enough(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class MoreSteps:
+    """Clients that train for `factor` times the epochs."""
+
+    factor: int = 4
+    simulates_steps: bool = True
+
+    def apply(self, subject: Subject) -> Subject:
+        """Return the subject with more local steps."""
+        local = subject.client.local
+        if local is None:
+            raise InputError("the client sends one gradient; give client=LocalTraining(...) with its learning rate")
+        return replace(subject, client=replace(subject.client, local=replace(local, epochs=self.factor * local.epochs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The mean of `clients` clients as all that the server sees: secure aggregation."""
+
+    clients: int = 4
+    simulates_steps: bool = False
+
+    def apply(self, subject: Subject) -> Subject:
+        """Return the subject of whose clients the server sees only means."""
+        several = self.clients * subject.client.aggregate
+        return _enough(replace(subject, client=replace(subject.client, aggregate=several)))
+
+
+def _enough(subject: Subject) -> Subject:
+    """Return the subject if its sample has the examples for it."""
+    if subject.behind * FEWEST > len(subject.inputs):
+        raise InputError(f"the sample has {len(subject.inputs)} examples; {subject.behind * FEWEST} are needed")
+    return subject
+
+
+CHANGES: tuple[tuple[str, str, Change], ...] = (
+    ("clients summed", "4 clients", Aggregate(4)),
+    ("larger batches", "4 times the examples", LargerBatch(4)),
+    ("more local steps", "4 times the epochs", MoreSteps(4)),
+)  # (name, strength in words, change)

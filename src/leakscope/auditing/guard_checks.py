@@ -1,0 +1,177 @@
+"""The checks of a guard: what the update of one client exposes, and the attacks on it within a time budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.labels import LABEL_RULES, chosen_rule
+from leakscope.auditing.attack_runs import check_finite, plan_exposure
+from leakscope.auditing.chosen_attacks import suite_name
+from leakscope.auditing.guard_settings import BROKEN, Check, GuardSettings, Status
+from leakscope.auditing.limits import Budget, Pace, first_line
+from leakscope.auditing.suite import Entry, labels_problem
+from leakscope.auditing.target import Subject, Target, make_subject
+from leakscope.clients import attacker_knowledge, knowledge_of_defences
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, to
+from leakscope.core.types import Observation, Round, Shares, make_batch
+from leakscope.metrics.labels import label_overlap
+from leakscope.play import Exposure, is_defended, judge, reconstruct
+
+Step = Callable[[], Check]
+
+
+def check_update(
+    target: Target, sent: Tree, settings: GuardSettings, budget: Budget, checks: list[Check]
+) -> Check | None:
+    """Return the check that read the update back, else the first that failed or ran out of time, else None; add all to `checks`."""
+    steps: list[tuple[str, Step]] = []
+
+    def prepare() -> Check:
+        exposure, subject = expose_update(target, sent)
+        check_finite(exposure)
+        steps.extend(_steps(exposure, subject, settings, budget))
+        return Check("static", Status.PASSED, note=_static(subject))
+
+    steps.append(("static", prepare))
+    broken: Check | None = None
+    for name, step in steps:
+        check = _timed(name, step, budget)
+        checks.append(check)
+        if check.status is Status.LEAKED:
+            return check
+        broken = broken or (check if check.status in BROKEN else None)
+        if broken is not None and not settings.fail_open:
+            break
+    return broken
+
+
+def _timed(name: str, step: Step, budget: Budget) -> Check:
+    """Return a check with its seconds; one that raises has failed, one that begins or ends too late has timed out."""
+    start = budget.clock()
+    if not budget.left:
+        return Check(name, Status.TIMED_OUT)
+    try:
+        check = step()
+    except Exception as error:  # an attack or a user's network may raise anything
+        check = Check(name, Status.FAILED, note=first_line(error))
+    late = not budget.left and check.evaluations is None  # a matching attack ends with the time
+    if late and check.status in (Status.PASSED, Status.NOT_APPLICABLE):
+        check = replace(check, status=Status.TIMED_OUT)
+    return replace(check, seconds=budget.clock() - start)
+
+
+def _steps(exposure: Exposure, subject: Subject, settings: GuardSettings, budget: Budget) -> Iterator[tuple[str, Step]]:
+    """Yield the attacks on an update by name, cheapest first."""
+
+    def attacked(exposure: Exposure, entry: Entry, most: float = math.inf, share: int = 1) -> tuple[str, Step]:
+        def step() -> Check:
+            return _attacked(
+                exposure, entry, settings, Pace(until=budget.end - (1 - 1 / share) * budget.left, most=most)
+            )
+
+        return entry.name, step
+
+    def settled(name: str, status: Status, why: str) -> tuple[str, Step]:
+        return name, lambda: Check(name, status, note=why)
+
+    yield "labels", lambda: _labels(exposure, settings)
+    entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
+    reasons = {each.what: each.why for each in untested}
+    if "analytic" in reasons:
+        yield settled("analytic", Status.NOT_APPLICABLE, reasons["analytic"])
+    yield from (attacked(exposure, entry) for entry in entries if entry.most is None)
+    searched = _searched(exposure, settings.guesses)
+    entries, _ = plan_exposure(searched, unmatched=subject.unmatched)
+    for place, name in enumerate(settings.attacks):
+        matching = [each for each in entries if each.most is not None and suite_name(each.name) == name]
+        if matching:  # the last one knows the defences, if there are any
+            yield attacked(searched, matching[-1], settings.evaluations, len(settings.attacks) - place)
+        else:
+            yield settled(name, Status.FAILED, reasons.get(name, "it does not apply to this client"))
+
+
+def _searched(exposure: Exposure, most: int) -> Exposure:
+    """Return the exposure to an attacker who searches at most so many examples: what it costs does not grow with the batch."""
+    N, local = exposure.batch.samples, exposure.client.local
+    if most >= N:
+        return exposure
+    local = None if local is None else replace(local, epochs=local.steps(N), batch_size=None)  # as many steps
+    few = replace(exposure.knowledge, samples=most, local=local)
+    informed = None if exposure.informed is None else replace(exposure.informed, samples=most, local=local)
+    return replace(exposure, knowledge=few, informed=informed)
+
+
+def _labels(exposure: Exposure, settings: GuardSettings) -> Check:
+    """Return the check by the label rule that attacks use."""
+    knowledge = exposure.known(informed=True)
+    problem = labels_problem(exposure.model, knowledge, exposure.observation.shares)
+    if problem is not None:
+        return Check("labels", Status.NOT_APPLICABLE, note=problem)
+    rule = chosen_rule("auto", knowledge.samples, known=False)
+    keys = random.key(list(exposure.seeds), device=exposure.device)
+    guess = LABEL_RULES[rule](exposure.model, exposure.observation, to(knowledge, device=exposure.device), keys).cpu()
+    share = float(label_overlap(exposure.batch.labels, guess, exposure.batch.mask))
+    return Check("labels", _above(share, settings.label_threshold), share, note=rule)
+
+
+def _static(subject: Subject) -> str:
+    """Return the size of the problem in words: numbers sent against numbers to find."""
+    numbers = sum(value.numel() for value in subject.model.shared(subject.model.parameters).values())
+    return f"{numbers} numbers of the update against {subject.inputs.numel()} of the batch"
+
+
+def _above(share: float, threshold: float) -> Status:
+    return Status.LEAKED if share > threshold else Status.PASSED
+
+
+def _attacked(exposure: Exposure, entry: Entry, settings: GuardSettings, pace: Pace) -> Check:
+    """Return the check by one attack; one that the time cut too short has not checked anything."""
+    execution = Execution(device=str(exposure.device), form="loop", out_of_time=pace)  # one trial, by plain autograd
+    try:
+        guess = reconstruct(exposure, entry.make(entry.most or 0), execution, informed=entry.informed)
+    except InputError as error:  # an exact attack says what it cannot read; a matching one has to run
+        if entry.most is not None:
+            raise
+        return Check(entry.name, Status.NOT_APPLICABLE, note=str(error))
+    places = (
+        torch.arange(exposure.batch.samples) % guess.inputs.shape[1]
+    )  # fewer guesses than examples are compared repeatedly
+    guess = replace(guess, inputs=guess.inputs[:, places], labels=guess.labels[:, places])
+    run = judge(exposure.batch, guess)
+    recovered = run.summary.content.value
+    status = _above(recovered, settings.threshold)
+    evaluations = None if entry.most is None else int(run.reconstruction.evaluations.max())
+    short = pace.ended if evaluations is None else pace.ended and evaluations < settings.least_evaluations
+    if short and status is Status.PASSED:
+        status = Status.TIMED_OUT
+    return Check(entry.name, status, recovered, evaluations=evaluations)
+
+
+def expose_update(target: Target, sent: Tree) -> tuple[Exposure, Subject]:
+    """Return what this update of one client exposes, and the prepared target."""
+    if target.inputs is None or target.labels is None:
+        raise InputError("a guard needs the client's inputs and labels: they score what is read back")
+    subject = make_subject(replace(target, examples=len(target.inputs), aggregate=1))
+    model, client = subject.model, subject.client
+    before = {name: value[None] for name, value in model.shared(model.parameters).items()}
+    for name, value in before.items():
+        if name not in sent or sent[name].shape != value.shape[1:]:
+            got = tuple(sent[name].shape) if name in sent else "nothing"
+            raise InputError(f"sent[{name!r}] must have the shape {tuple(value.shape[1:])} of the model, got {got}")
+    targets = None if subject.targets is None else subject.targets[None]
+    batch = make_batch(subject.inputs[None], subject.labels[None], classes=model.classes, targets=targets)
+    seen = {name: sent[name].detach().to(value)[None] for name, value in before.items()}
+    buffers = {name: value[None] for name, value in model.buffers.items()}
+    shares = Shares.GRADIENT if client.local is None else Shares.WEIGHTS
+    samples = batch.mask.sum(1).to(subject.device)
+    observation = Observation((Round(before, buffers, seen),), shares, samples)
+    knowledge = attacker_knowledge(model, client, batch)
+    informed = knowledge_of_defences(knowledge, client, observation) if is_defended(client) else None
+    return Exposure(model, client, batch, (0,), observation, knowledge, informed), subject

@@ -1,0 +1,295 @@
+"""A guard stops what its checks read back, and fails closed unless it is told otherwise."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakscope import Decision, GuardSettings, LocalTraining, Target, guard
+from leakscope.auditing import guard_checks
+from leakscope.auditing.guard_checks import expose_update
+from leakscope.auditing.guard_settings import Check, Status
+from leakscope.auditing.guarding import Guarded, GuardWarning
+from leakscope.clients import Client
+from leakscope.core.errors import InputError
+from leakscope.core.tree import norm, subtract
+from leakscope.data import load
+from leakscope.defences import DEFENCES, Clip, Defence, GaussianNoise, RememberingDefence
+
+SHORT = {"evaluations": 60, "seconds": 600.0}
+RATE = 0.1
+
+
+def digits(number: int) -> tuple[Tensor, Tensor]:
+    data = load("digits")
+    return data.pictures("train", range(number)), torch.as_tensor(data.labels("train", range(number)))
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.Tanh()
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 10))
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+def gradient(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    values = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
+    return dict(zip((name for name, _ in net.named_parameters()), values, strict=True))
+
+
+def weights_after(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    step = gradient(net, x, y)
+    return {name: value.detach() - RATE * step[name] for name, value in net.named_parameters()}
+
+
+def guarded(net: nn.Module, number: int, **settings: Any) -> Guarded:
+    x, y = digits(number)
+    target = Target(model=net, inputs=x, labels=y)
+    return guard(target, gradient(net, x, y), settings=GuardSettings(**{**SHORT, **settings}), seed=1)
+
+
+def named(result: Guarded, name: str) -> Check:
+    return next(check for check in result.checks if check.name == name)
+
+
+@pytest.mark.parametrize(
+    ("net", "number", "by"), [(convolutional, 1, "cpl"), (dense, 1, "analytic"), (dense, 8, "analytic")]
+)
+def test_an_update_that_a_check_reads_back_is_refused(net: Any, number: int, by: str) -> None:
+    result = guarded(net(), number)
+    assert (result.decision, result.sent) == (Decision.REFUSE, None)
+    assert result.checks[-1] == named(result, by)
+    assert named(result, by).status is Status.LEAKED
+    assert (named(result, by).recovered or 0) > 0
+
+
+def test_peeling_reads_what_division_alone_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = guarded(dense(), 8, threshold=0.7)  # division alone reads 5 of these 8
+    assert (named(result, "analytic").status, named(result, "peeling").status) == (Status.PASSED, Status.LEAKED)
+    assert named(result, "peeling").recovered == 1.0
+
+
+def test_an_update_that_nothing_reads_back_is_sent_as_it_is() -> None:
+    net = convolutional()
+    result = guarded(net, 64, evaluations=5)
+    assert result.decision is Decision.SEND
+    assert result.sent is not None
+    sent = gradient(net, *digits(64))
+    assert all(torch.equal(result.sent[name], value) for name, value in sent.items())
+    statuses = {check.name: check.status for check in result.checks}
+    expected = dict.fromkeys(("static", "labels", "cpl", "ig"), Status.PASSED)
+    assert statuses == {**expected, "analytic": Status.NOT_APPLICABLE}
+
+
+@pytest.mark.parametrize("client", [None, LocalTraining(rate=RATE, epochs=2, batch_size=8)])
+def test_a_matching_attack_searches_few_examples_of_a_large_batch(client: LocalTraining | None) -> None:
+    net = convolutional()
+    x, y = digits(40)
+    sent = gradient(net, x, y) if client is None else weights_after(net, x, y)
+    exposure, _ = expose_update(Target(model=net, inputs=x, labels=y, client=client), sent)
+    searched = guard_checks._searched(exposure, 4)
+    assert (searched.knowledge.samples, searched.batch.samples) == (4, 40)
+    if client is not None:
+        assert searched.knowledge.local is not None
+        assert searched.knowledge.local.steps(4) == client.steps(40)
+        assert float(searched.knowledge.local.length([4])) == float(client.length([40]))
+    target = Target(model=net, inputs=x, labels=y, client=client)
+    result = guard(target, sent, settings=GuardSettings(guesses=4, evaluations=5, seconds=600))
+    assert result.decision is Decision.SEND
+    assert named(result, "ig").evaluations == 5
+
+
+def test_few_guesses_still_find_the_example_that_outweighs_the_others() -> None:
+    net = convolutional()
+    x, y = digits(20)
+    alone, all_of_them = gradient(net, x[:1], y[:1]), gradient(net, x, y)
+    sent = {name: alone[name] + 1e-6 * all_of_them[name] for name in alone}
+    settings = GuardSettings(guesses=1, evaluations=60, seconds=600, attacks=("cpl",))
+    result = guard(Target(model=net, inputs=x, labels=y), sent, settings=settings)
+    assert result.decision is Decision.REFUSE
+    assert named(result, "cpl").recovered == pytest.approx(1 / 20)
+
+
+def test_labels_act_only_under_a_threshold_of_their_own() -> None:
+    result = guarded(convolutional(), 1, label_threshold=0.5)
+    assert result.decision is Decision.REFUSE
+    assert result.checks[-1].name == "labels"
+    assert result.checks[-1].recovered == 1.0
+
+
+def test_a_warning_lets_the_update_go() -> None:
+    with pytest.warns(GuardWarning):
+        result = guarded(dense(), 1, action=Decision.WARN)
+    assert result.decision is Decision.WARN
+    assert result.sent is not None
+
+
+def raising(*_: Any, **__: Any) -> None:
+    raise RuntimeError("broken on purpose")
+
+
+@pytest.mark.parametrize("fail_open", [False, True])
+def test_a_check_that_raises_fails_closed_unless_open(monkeypatch: pytest.MonkeyPatch, fail_open: bool) -> None:
+    monkeypatch.setattr(guard_checks, "reconstruct", raising)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        result = guarded(convolutional(), 1, fail_open=fail_open)
+    assert named(result, "cpl").status is Status.FAILED
+    assert result.decision is (Decision.SEND if fail_open else Decision.REFUSE)
+    assert (result.sent is None) is not fail_open
+    assert any(issubclass(each.category, GuardWarning) for each in seen) is fail_open
+
+
+@pytest.mark.parametrize("fail_open", [False, True])
+def test_a_guard_without_time_fails_closed_unless_open(fail_open: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GuardWarning)
+        result = guarded(convolutional(), 1, seconds=1e-6, fail_open=fail_open)
+    assert result.checks[0].status is Status.TIMED_OUT
+    assert result.decision is (Decision.SEND if fail_open else Decision.REFUSE)
+
+
+def test_a_matching_attack_that_the_time_cuts_too_short_has_not_checked_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = guard_checks.Pace
+    monkeypatch.setattr(
+        guard_checks, "Pace", lambda until, most: pace(until=until, most=min(most, 3))
+    )  # as if time ended
+    result = guarded(convolutional(), 8, least_evaluations=10)
+    assert (named(result, "cpl").status, named(result, "cpl").evaluations) == (Status.TIMED_OUT, 3)
+    assert result.decision is Decision.REFUSE
+
+
+def test_an_open_guard_goes_on_after_a_failure_and_still_finds_the_leak() -> None:
+    net = dense()
+    x, y = digits(1)
+    sent = {**gradient(net, x, y)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guard_checks, "labels_problem", raising)
+        result = guard(Target(model=net, inputs=x, labels=y), sent, settings=GuardSettings(fail_open=True, seconds=600))
+    assert named(result, "labels").status is Status.FAILED
+    assert result.decision is Decision.REFUSE
+    assert result.checks[-1].name == "analytic"
+
+
+def test_an_exact_attack_that_cannot_read_the_network_is_not_applicable() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 10)).train()
+    result = guarded(net, 6, threshold=0.9, evaluations=5)  # batch statistics: no sample can be certified by itself
+    assert named(result, "peeling").status is Status.NOT_APPLICABLE
+    assert result.decision is Decision.SEND
+
+
+@pytest.mark.parametrize("spoil", ["nan", "shape", "missing"])
+def test_an_update_that_cannot_be_checked_is_refused(spoil: str) -> None:
+    net = dense()
+    x, y = digits(1)
+    sent = gradient(net, x, y)
+    if spoil == "missing":
+        del sent["1.bias"]
+    else:
+        sent["1.bias"] = sent["1.bias"] * torch.nan if spoil == "nan" else sent["1.bias"][:3]
+    result = guard(Target(model=net, inputs=x, labels=y), sent)
+    assert result.decision is Decision.REFUSE
+    assert result.checks[0].status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("defence", "decision"), [(GaussianNoise(1.0), Decision.DEFEND), (GaussianNoise(1e-9), Decision.REFUSE)]
+)
+def test_a_defence_is_added_and_the_result_is_checked_again(defence: Defence, decision: Decision) -> None:
+    net = dense()
+    result = guarded(net, 1, action=Decision.DEFEND, defences=[defence])
+    assert result.decision is decision
+    first, again = [[each for each in result.checks if each.defended is late] for late in (False, True)]
+    assert first[-1].status is Status.LEAKED
+    assert all(each.status is not Status.LEAKED for each in again) is (decision is Decision.DEFEND)
+    if result.sent is not None:
+        assert float(norm(subtract(result.sent, gradient(net, *digits(1))))) > 1
+        x, y = digits(1)
+        told = Target(model=net, inputs=x, labels=y, defences=[defence])
+        once_more = guard(told, result.sent, settings=GuardSettings(evaluations=60, seconds=600))
+        assert once_more.decision is Decision.SEND  # no update leaves that the check could read back
+
+
+@pytest.mark.parametrize(
+    "client", [LocalTraining(rate=RATE), Client(local=LocalTraining(rate=RATE), defences=(Clip(1e3),))]
+)
+def test_weights_after_training_are_defended_as_a_change(client: Any) -> None:
+    net = dense()
+    x, y = digits(1)
+    sent = weights_after(net, x, y) | {"statistics": torch.ones(3), "steps": torch.tensor(4)}
+    net.register_buffer("statistics", torch.zeros(3))
+    settings = GuardSettings(action=Decision.DEFEND, defences=[GaussianNoise(1.0)], evaluations=5, seconds=600)
+    result = guard(Target(model=net, inputs=x, labels=y, client=client), sent, settings=settings, seed=1)
+    assert result.decision is Decision.DEFEND
+    assert [each.status for each in result.checks if not each.defended][-1] is Status.LEAKED
+    assert result.sent is not None
+    noise = {name: result.sent[name] - sent[name] for name in sent if name != "steps"}
+    assert all(0.5 < float(value.std()) < 2 for value in noise.values())
+    assert int(result.sent["steps"]) == 4
+
+
+def test_the_batch_scores_the_attack_and_is_never_seen_by_it() -> None:
+    net = dense()
+    x, y = digits(2)
+    exposure, _ = expose_update(Target(model=net, inputs=x[:1], labels=y[:1]), gradient(net, x[:1], y[:1]))
+    assert exposure.knowledge.labels is None
+    assert exposure.informed is None
+    other = Target(model=net, inputs=x[1:], labels=y[1:])  # the update is that of another example
+    assert guard(other, gradient(net, x[:1], y[:1]), settings=GuardSettings(**SHORT)).decision is Decision.SEND  # type: ignore[arg-type]
+
+
+def test_the_log_has_one_line_of_json_a_decision_and_nothing_private(tmp_path: Path) -> None:
+    log = tmp_path / "guard.jsonl"
+    net = dense()
+    x, y = digits(1)
+    target, sent = Target(model=net, inputs=x, labels=y), gradient(net, x, y)
+    for number in range(2):
+        guard(target, sent, settings=GuardSettings(log=log), about={"round": number})
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1]
+    assert {line["decision"] for line in lines} == {"refuse"}
+    assert set(lines[0]) == {"time", "round", "decision", "reason", "seconds", "checks"}
+    assert [check["status"] for check in lines[0]["checks"]] == ["passed", "passed", "leaked"]
+    assert set(lines[0]["checks"][0]) == {"name", "status", "recovered", "seconds", "evaluations", "note", "defended"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"threshold": 1.5},
+        {"label_threshold": -0.1},
+        {"seconds": 0},
+        {"evaluations": 0},
+        {"guesses": 0},
+        {"least_evaluations": 2000},
+        {"attacks": ("cpx",)},
+        {"attacks": "cpl"},
+        {"attacks": ()},
+        {"action": Decision.SEND},
+        {"action": Decision.DEFEND},
+        {"defences": [Clip(1.0)]},
+    ],
+)
+def test_settings_without_a_meaning_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        GuardSettings(**settings)
+
+
+def test_settings_refuse_defences_that_remember() -> None:
+    remembering = [make() for make in DEFENCES.values() if isinstance(make(), RememberingDefence)]
+    for defence in remembering:
+        with pytest.raises(InputError):
+            GuardSettings(action=Decision.DEFEND, defences=[defence])
