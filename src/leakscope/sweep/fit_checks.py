@@ -64,7 +64,7 @@ def attack_misfits(settings: CellSettings) -> list[Problem]:
 def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem]:
     """Return what an attacker who inverts transformations lacks."""
     if not settings.knowledge.defence:
-        words = "needs to be told of the client's transformations: give knowledge.defence: true, or use ig"
+        words = "needs to know the client's transformations: give knowledge.defence: true, or use ig"
         return [Problem(("attack",), f"{attack.name} {words}")]
     if settings.client.rounds > 1 and settings.client.on_data is not None:
         words = "looks through one round: a client draws its transformations anew in every round"
@@ -135,7 +135,7 @@ def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
         return ""
     if rule == "known":
         words = f"give knowledge.labels: true, or attack.labels: {'cpl' if samples == 1 else 'counts'} or {JOINT}"
-        return "" if knows_labels else f"label rule 'known' needs the labels told: {words}"
+        return "" if knows_labels else f"label rule 'known' needs known labels: {words}"
     if rule in ONE_EXAMPLE and samples > 1:
         return (
             f"label rule {rule!r} is for one example, data.samples is {samples}: give attack.labels: counts or {JOINT}"
