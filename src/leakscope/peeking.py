@@ -174,7 +174,7 @@ def _page(shown: Demonstration) -> Page:
         shown,
         title="leakscope peek",
         explanation=EXPLANATION,
-        knowledge=f"The loss ({loss}), the input shape, the scaling and the batch size. Labels were not told.",
+        knowledge=f"The loss ({loss}), the input shape, the scaling and the batch size. The labels are not known.",
         limits=LIMITS,
         command="leakscope.peek(model, x, y)",
     )

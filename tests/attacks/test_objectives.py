@@ -91,7 +91,7 @@ def test_weights_and_mask_work_together() -> None:
 
 
 def test_a_mask_the_attacker_was_not_told_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"Knowledge\.mask.*not told"):
+    with pytest.raises(InputError, match=r"Knowledge\.mask"):
         Sent()(view(tree(0), tree(1)))
 
 
@@ -250,7 +250,7 @@ def test_the_derivative_of_a_match_that_uses_facts_passes_finite_differences(nam
     ("match", "fact"), [(Clipped(), "bound"), (Rounded(), "bits"), (InNoiseUnits(), "sigma"), (LargestSent(), "mask")]
 )
 def test_a_fact_the_attacker_was_not_told_is_an_error(match: Objective, fact: str) -> None:
-    with pytest.raises(InputError, match=rf"Knowledge\.{fact}.*not told"):
+    with pytest.raises(InputError, match=rf"Knowledge\.{fact}"):
         told_of(match, view(tree(0), tree(1)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -24,7 +26,8 @@ SHAPES = [
     (2, 3, 12, 10),
     (2, 3, 4, 5, 12, 12),
 ]
-every_metric = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+PLAIN = {name: metric for name, metric in METRICS.items() if isinstance(metric, Metric)}
+every_metric = pytest.mark.parametrize("metric", PLAIN.values(), ids=PLAIN)
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -44,25 +47,74 @@ def slow_relative(x: np.ndarray, y: np.ndarray) -> float:
     return math.sqrt(slow_mse(x, y) / slow_mse(x, np.zeros_like(x)))
 
 
-def slow_ssim(x: np.ndarray, y: np.ndarray) -> float:
-    """Every window by hand: weighted means, variances about them, and the formula."""
-    height, width = x.shape[1:]
+def slow_windows(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Every window of two one-channel images by hand: its luminance factor, and its contrast and structure factor."""
+    height, width = x.shape
     side = max(s for s in (1, 3, 5, 7, 9, 11) if s <= min(height, width))
     offset = np.arange(side) - side // 2
     weight = np.exp(-(offset[:, None] ** 2 + offset[None] ** 2) / (2 * 1.5**2))
     weight /= weight.sum()
     found = []
-    for channel in range(x.shape[0]):
-        for top in range(height - side + 1):
-            for left in range(width - side + 1):
-                a = x[channel, top : top + side, left : left + side]
-                b = y[channel, top : top + side, left : left + side]
-                ma, mb = (weight * a).sum(), (weight * b).sum()
-                va, vb = (weight * (a - ma) ** 2).sum(), (weight * (b - mb) ** 2).sum()
-                cov = (weight * (a - ma) * (b - mb)).sum()
-                light = (2 * ma * mb + 1e-4) / (ma**2 + mb**2 + 1e-4)
-                found.append(light * (2 * cov + 9e-4) / (va + vb + 9e-4))
-    return float(np.mean(found))
+    for top in range(height - side + 1):
+        for left in range(width - side + 1):
+            a, b = x[top : top + side, left : left + side], y[top : top + side, left : left + side]
+            ma, mb = (weight * a).sum(), (weight * b).sum()
+            va, vb = (weight * (a - ma) ** 2).sum(), (weight * (b - mb) ** 2).sum()
+            cov = (weight * (a - ma) * (b - mb)).sum()
+            found.append(((2 * ma * mb + 1e-4) / (ma**2 + mb**2 + 1e-4), (2 * cov + 9e-4) / (va + vb + 9e-4)))
+    return np.array(found)
+
+
+def slow_ssim(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.mean([slow_windows(a, b).prod(1).mean() for a, b in zip(x, y, strict=True)]))
+
+
+def slow_ms_ssim(x: np.ndarray, y: np.ndarray) -> float:
+    """Scale by scale, channel by channel."""
+    weights = [0.0448, 0.2856, 0.3001, 0.2363, 0.1333]
+    scales = next(k for k in (5, 4, 3, 2, 1) if k == 1 or min(x.shape[1:]) >= 11 * 2 ** (k - 1))
+    values = []
+    for a, b in zip(x, y, strict=True):
+        value = 1.0
+        for scale in range(scales):
+            windows = slow_windows(a, b)
+            factor = windows.prod(1).mean() if scale == scales - 1 else windows[:, 1].mean()
+            value *= max(factor, 0.0) ** (weights[scale] * 1.0001 / sum(weights[:scales]))
+            h, w = a.shape[0] // 2 * 2, a.shape[1] // 2 * 2
+            a, b = ((z[:h:2, :w:2] + z[1:h:2, :w:2] + z[:h:2, 1:w:2] + z[1:h:2, 1:w:2]) / 4 for z in (a, b))
+        values.append(value)
+    return float(np.mean(values))
+
+
+def slow_band(image: np.ndarray, level: int, k: int) -> np.ndarray:
+    """One band of the complex steerable pyramid: dense Fourier matrices, and the response frequency by frequency."""
+    signed = [
+        [2 * math.pi * (n / size if n < (size + 1) // 2 else n / size - 1) for n in range(size)] for size in image.shape
+    ]
+    down, across = (np.exp(-1j * np.outer(turns, np.arange(len(turns)))) for turns in signed)
+    spectrum = down @ image @ across.T
+    for (i, v), (j, u) in itertools.product(enumerate(signed[0]), enumerate(signed[1])):
+        octave = math.log2(math.hypot(u, v) * 2**level / math.pi) if u or v else -9.0
+        aligned = math.cos(math.atan2(v, u) - math.pi * k / 8)
+        length = 2**7 * math.factorial(7) / math.sqrt(8 * math.factorial(14))
+        inside = abs(octave) < 1 and aligned > 0
+        spectrum[i, j] *= math.cos(math.pi / 2 * octave) * length * aligned**7 if inside else 0.0
+    band: np.ndarray = down.conj().T @ spectrum @ across.conj() / image.size
+    return band
+
+
+def slow_cw_ssim(x: np.ndarray, y: np.ndarray) -> float:
+    """Band by band and window by window."""
+    shortest = min(x.shape[1:])
+    side = max(s for s in (1, 3, 5, 7) if s <= shortest)
+    levels = next(k for k in (4, 3, 2, 1) if k == 1 or 2 ** (k + 1) <= shortest)
+    values = []
+    for level, k, (a, b) in itertools.product(range(1, levels + 1), range(8), list(zip(x, y, strict=True))):
+        windows = [sliding_window_view(slow_band(z, level, k), (side, side)) for z in (a, b)]
+        shared = abs((windows[0] * windows[1].conj()).mean((-2, -1)))
+        energy = sum((abs(w) ** 2).mean((-2, -1)) for w in windows)
+        values.append(((2 * shared + 1e-4) / (energy + 1e-4)).mean())
+    return float(np.mean(values))
 
 
 SLOW: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
@@ -70,6 +122,8 @@ SLOW: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "psnr": slow_psnr,
     "ssim": slow_ssim,
     "rmse_relative": slow_relative,
+    "ms_ssim": slow_ms_ssim,
+    "cw_ssim": slow_cw_ssim,
 }
 
 
@@ -77,9 +131,9 @@ SLOW: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 @every_shape
 def test_agrees_with_a_slow_obvious_version(metric: Metric, shape: tuple[int, ...]) -> None:
     x, y = pictures(0, shape), pictures(1, shape)
-    items = zip(x.reshape(-1, *shape[-3:]).numpy()[:3], y.reshape(-1, *shape[-3:]).numpy()[:3], strict=True)
+    items = zip(x.reshape(-1, *shape[-3:]).numpy()[:2], y.reshape(-1, *shape[-3:]).numpy()[:2], strict=True)
     slow = torch.tensor([SLOW[metric.name](a, b) for a, b in items], dtype=torch.float64)
-    assert_close(metric.function(x, y).flatten()[:3], slow, rtol=1e-9, atol=1e-12)
+    assert_close(metric.function(x, y).flatten()[:2], slow, rtol=1e-9, atol=1e-12)
 
 
 @every_metric
@@ -200,7 +254,8 @@ def test_what_cannot_be_compared_is_refused(metric: Metric, x: Tensor, y: Tensor
 
 
 def test_the_table_describes_itself() -> None:
-    assert set(METRICS) == {metric.name for metric in METRICS.values()} == set(SLOW)
+    assert list(METRICS) == [metric.name for metric in METRICS.values()]
+    assert set(PLAIN) == set(SLOW)
     for metric in METRICS.values():
         assert metric.summary.startswith("Return the")
         assert "\n" not in metric.summary

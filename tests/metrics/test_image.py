@@ -10,7 +10,8 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.metrics import mse, psnr, rmse_relative, ssim
+from leakscope.metrics import cw_ssim, ms_ssim, mse, psnr, rmse_relative, ssim
+from leakscope.metrics.wavelet import band_filters
 
 
 def scenes(seed: int, shape: tuple[int, ...]) -> Tensor:
@@ -116,3 +117,36 @@ def test_gradients_flow() -> None:
         (slope,) = torch.autograd.grad(metric(truth, guess).sum(), guess)
         assert bool(slope.isfinite().all())
         assert float(slope.abs().max()) > 0
+
+
+def waves(side: int) -> tuple[Tensor, Tensor]:
+    """Three channels of crossing waves, and the same with stripes added."""
+    r = torch.arange(side, dtype=torch.float64)
+    grey = 0.5 + 0.25 * torch.sin(r[:, None] / 7) * torch.cos(r / 5) + 0.2 * torch.sin((r[:, None] + 2 * r) / 3)
+    truth = torch.stack([grey.roll(3 * channel, 0) for channel in range(3)])[None]
+    return truth, (truth + 0.2 * torch.sin(r / 2) ** 2).clamp(0, 1)
+
+
+@pytest.mark.parametrize(("side", "reference"), [(176, 0.9522881), (192, 0.9525228), (256, 0.9551062)])
+def test_ms_ssim_of_five_scales_has_the_values_of_pytorch_msssim(side: int, reference: float) -> None:
+    """`pytorch_msssim.ms_ssim(x, y, data_range=1)` of version 1.0.0, whose window is float32."""
+    assert float(ms_ssim(*waves(side))) == pytest.approx(reference, abs=5e-7)
+
+
+def test_cw_ssim_forgives_a_shift_that_ssim_does_not() -> None:
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.nn.functional.avg_pool2d(torch.rand(4, 1, 68, 68, generator=draw), 5, 1)
+    shifted, noisy = truth.roll(1, -1), truth + 0.1 * (torch.rand(truth.shape, generator=draw) - 0.5)
+    assert bool((ssim(truth, shifted) < ssim(truth, noisy)).all())
+    assert bool((cw_ssim(truth, shifted) > cw_ssim(truth, noisy)).all())
+
+
+def test_cw_ssim_does_not_see_brightness_and_its_bands_cover_the_middle_frequencies() -> None:
+    flat = torch.full((1, 1, 32, 32), 0.2, dtype=torch.float64)
+    assert float(cw_ssim(flat, flat + 0.5)) == pytest.approx(1.0)
+    filters = band_filters(32, 32, flat.device)
+    squares = torch.stack([band**2 for band in filters]).sum(0)
+    both = squares + squares.flip((0, 1)).roll((1, 1), (0, 1))  # a wave and its mirror image
+    assert len(filters) == 4 * 8
+    assert float(both[0, 0]) < 1e-20
+    assert_close(both[2:6, 2:6], torch.ones(4, 4, dtype=torch.float64))

@@ -225,7 +225,7 @@ def _rate(steps: Guess, product: Guess, adam: float | None, shares: Shares) -> G
     if adam is not None:
         return Guess(adam, Sure.ABOUT, "every weight moved by this much: one step of Adam, or signs")
     if steps.value is None or product.value is None:
-        return _unknown("the rate and the number of steps cannot be told apart from one update")
+        return _unknown("the rate and the number of steps cannot be separated with one update")
     return Guess(product.value / steps.value, Sure.ABOUT, "rate times steps over the steps that batch norm counted")
 
 

@@ -33,14 +33,14 @@ def sent_coordinates(view: View) -> Tree:
     """Return 1 where this round sent a coordinate: `Knowledge.mask` and the observed update are not 0."""
     mask = view.knowledge.mask
     if mask is None:
-        raise InputError("Sent needs Knowledge.mask: the attacker was not told which coordinates were sent")
+        raise InputError("Sent needs Knowledge.mask: the attacker does not know which coordinates were sent")
     return {name: ((mask[name] != 0) & (value != 0)).to(value.dtype) for name, value in view.observed.items()}
 
 
 def fact(value: Tensor | None, wrapper: str, name: str, meaning: str) -> Tensor:
     """Return a fact of Knowledge; raise if the attacker does not know it."""
     if value is None:
-        raise InputError(f"{wrapper} needs Knowledge.{name}: the attacker was not told {meaning}")
+        raise InputError(f"{wrapper} needs Knowledge.{name}: the attacker does not know {meaning}")
     return value
 
 
@@ -168,7 +168,7 @@ def noise_factors(knowledge: Knowledge) -> Tree:
     """Return for ONE trial the factor of each tensor: `sigma / sigma_each`, at most `MOST`; 1 without noise. Keeps the mean variance."""
     sigma = fact(knowledge.sigma, "Whitened", "sigma", "the noise level")
     if knowledge.sigma_each is None:
-        raise InputError("Whitened needs Knowledge.sigma_each: the attacker was not told the noise of each tensor")
+        raise InputError("Whitened needs Knowledge.sigma_each: the attacker does not know the noise of each tensor")
     levels = {name: level.maximum(sigma / MOST) for name, level in knowledge.sigma_each.items()}
     return {name: torch.where(sigma > 0, sigma / level, torch.ones_like(level)) for name, level in levels.items()}
 

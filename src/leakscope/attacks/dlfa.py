@@ -47,7 +47,7 @@ def local_of(knowledge: Knowledge) -> LocalTraining:
     """Return the client's local training settings; raise if the attacker does not know them."""
     if knowledge.local is None:
         raise InputError(
-            "dlfa simulates every local step: it needs Knowledge.local (epochs, batch size, rate), which was not told; "
+            "dlfa simulates every local step: it needs Knowledge.local (epochs, batch size, rate), which is not known; "
             "sme and ig need none of them"
         )
     return knowledge.local

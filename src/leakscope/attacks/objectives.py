@@ -177,7 +177,7 @@ def update_length(knowledge: Knowledge) -> Tensor | float:
     """Return how many gradients, times the rate, the update of ONE trial sums up (`LocalTraining.length`)."""
     local = knowledge.local
     if local is None:
-        raise InputError("the length of an update needs Knowledge.local (epochs, batch size, rate): it was not told")
+        raise InputError("the length of an update needs Knowledge.local (epochs, batch size, rate), which is not known")
     steps, m = local_steps(local, knowledge), local.momentum
     if isinstance(steps, int):
         return float(local.length([knowledge.samples]))

@@ -100,7 +100,9 @@ class LocalSteps:
         """Return the simulated change of the weights."""
         local = knowledge.local
         if local is None:
-            raise InputError("simulating local steps needs Knowledge.local (epochs, batch size, rate): it was not told")
+            raise InputError(
+                "simulating local steps needs Knowledge.local (epochs, batch size, rate), which is not known"
+            )
         guess = unknowns[GUESS]
         targets = targets_of(unknowns, knowledge, model.classes)
         present = present_of(guess, knowledge)

@@ -260,7 +260,7 @@ def _ranking(remedies: Sequence[Remedy], course: Course | str, control: Control)
     """Return in words how remedies were ranked, against which control, and how many had each other finding."""
     summary, counts = control.run.summary, Counter(remedy.finding for remedy in remedies)
     against = (
-        f"; without a remedy {control.attack}, told the labels, recovers {summary.content.value:.0%} of {summary.samples} "
+        f"; without a remedy {control.attack}, which knows the labels, recovers {summary.content.value:.0%} of {summary.samples} "
         f"examples in {control.iterations} iterations"
     )
     for finding in (Finding.USELESS, Finding.CHANCE, Finding.BLIND, Finding.SHORT):

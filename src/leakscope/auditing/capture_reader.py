@@ -209,7 +209,7 @@ def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str
         return None
     product = inferred.rate_times_steps
     notes.append(
-        f"the learning rate was not told; inferred from the first capture, for all: rate times steps: {product}"
+        f"the learning rate is not known; inferred from the first capture, for all: rate times steps: {product}"
     )
     notes.append(f"inferred local steps: {inferred.steps}")
     return LocalTraining(rate=product.value) if product.value else None

@@ -51,12 +51,12 @@ def choose_attacks(
 
 
 def suite_name(name: str) -> str:
-    """Return the name of an attack of the suite, whether or not it is told of the defences or the targets."""
+    """Return the name of an attack of the suite, whether or not it knows the defences or the targets."""
     return name.removesuffix(f", {INFORMED}").removesuffix(f", {TARGETS}")
 
 
 def _entries(item: Chosen, exposure: Exposure, taken: set[str]) -> tuple[list[Entry], list[Untested]]:
-    """Return the entries of one attack, with the variant that is told of the defences, and why one cannot be run."""
+    """Return the entries of one attack, with the variant that knows the defences, and why one cannot be run."""
     recipe = lookup(ATTACKS, item, "attack") if isinstance(item, str) else _recipe(item)
     attack = recipe()
     name, number = item if isinstance(item, str) else attack.name, 2
@@ -65,18 +65,18 @@ def _entries(item: Chosen, exposure: Exposure, taken: set[str]) -> tuple[list[En
     core = attack.base if isinstance(attack, KnownPolicy) else attack
     most = core.stop.iterations if isinstance(core, Matching) else None
     informed = exposure.informed if knows_more(exposure.knowledge, exposure.informed) else None
-    told = f"{name}, {INFORMED}"
+    variant = f"{name}, {INFORMED}"
     if not isinstance(attack, Matching):  # it is given all that may be known, and uses what it can
         make = _maker(recipe, exposure, None)
-        return [Entry(told if informed else name, make, most, informed=informed is not None, own=True)], []
+        return [Entry(variant if informed else name, make, most, informed=informed is not None, own=True)], []
     plain = Entry(name, _maker(recipe, exposure, None), most, own=True)
     if informed is None:
         return [plain], []
     try:
         aware(attack, informed)
     except InputError as error:
-        return [plain], [Untested(told, str(error))]
-    return [plain, Entry(told, _maker(recipe, exposure, informed), most, informed=True, own=True)], []
+        return [plain], [Untested(variant, str(error))]
+    return [plain, Entry(variant, _maker(recipe, exposure, informed), most, informed=True, own=True)], []
 
 
 def _recipe(item: Attack | Recipe) -> Recipe:

@@ -123,7 +123,7 @@ def audit_text(audit: Audit) -> str:
         lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
     if known := audit_known(audit):
         lines += [
-            "  attackers who are told of the defences know:",
+            "  attackers who know the defences know:",
             *(f"    of {what}: {words}" for what, words in known),
         ]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)

@@ -77,7 +77,7 @@ def excess(run: AttackResult, nulls: Sequence[AttackResult]) -> Tensor:
 
 
 def worst_run(runs: Sequence[AttackResult], nulls: Sequence[AttackResult]) -> AttackResult | None:
-    """Return the attack that recovered most examples, then one not told the targets, then the highest PSNR; None if there was none."""
+    """Return the attack that recovered most examples, then one without the targets, then the highest PSNR; None if there was none."""
     return max(runs, key=lambda run: (int(excess(run, nulls).sum()), TARGETS not in run.name, _psnr(run)), default=None)
 
 

@@ -27,7 +27,7 @@ EXPLANATION = (
 )
 KNOWLEDGE = (
     "The network (a LeNet of four convolutions with fresh uniform(-0.5, 0.5) weights), the loss, the size of a "
-    "picture and that there was one. Labels were not told: CPL read them off the gradient, DLG optimised them."
+    "picture and that there was one. The labels are not known: CPL read them off the gradient, DLG optimised them."
 )
 LIMITS = (
     "These are small grey pictures, one a client, on freshly drawn weights with smooth activations: the easiest case "

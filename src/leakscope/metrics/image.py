@@ -57,6 +57,13 @@ def ssim(truth: Tensor, guess: Tensor) -> Tensor:
     smaller than 11 use the largest odd window that fits (skimage refuses them). Computed in float64: a variance as a difference
     of squares loses too much precision in float32 relative to C2.
     """
+    mx, my, spread, shared = window_moments(truth, guess)
+    likeness = (2 * mx * my + C1) * (2 * shared + C2) / ((mx * mx + my * my + C1) * (spread + C2))
+    return likeness.mean((-3, -2, -1)).to(truth.dtype)
+
+
+def window_moments(truth: Tensor, guess: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return `m_x`, `m_y`, `v_x + v_y` and `c_xy` of every window of two stacks of images, in float64."""
     item_dimensions(truth, guess, IMAGE_RANK)
     height, width = truth.shape[-2:]
     side = min(WINDOW, height - 1 + height % 2, width - 1 + width % 2)
@@ -68,9 +75,7 @@ def ssim(truth: Tensor, guess: Tensor) -> Tensor:
     x, y = truth.double(), guess.double()
     mx, my = local_mean(x), local_mean(y)
     spread = local_mean(x * x) - mx * mx + local_mean(y * y) - my * my
-    shared = local_mean(x * y) - mx * my
-    likeness = (2 * mx * my + C1) * (2 * shared + C2) / ((mx * mx + my * my + C1) * (spread + C2))
-    return likeness.mean((-3, -2, -1)).to(truth.dtype)
+    return mx, my, spread, local_mean(x * y) - mx * my
 
 
 def _windows(length: int, side: int, device: torch.device) -> Tensor:

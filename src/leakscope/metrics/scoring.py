@@ -13,7 +13,8 @@ from leakscope.core.pairing import pair, squared_distances
 from leakscope.core.registry import lookup
 from leakscope.core.short_repr import short_repr
 from leakscope.core.types import IMAGE_RANK
-from leakscope.metrics.catalogue import METRICS
+from leakscope.metrics.catalogue import METRICS, Metric
+from leakscope.metrics.context import Context
 from leakscope.metrics.image import mse, psnr, ssim
 from leakscope.metrics.labels import label_correct, label_overlap
 
@@ -80,14 +81,24 @@ def score(
     )
 
 
-def trial_means(names: Sequence[str], truth: Tensor, guess: Tensor, scores: Scores) -> dict[str, Tensor]:
-    """Return the mean of each named metric over the scored examples of every trial (T), under the pairing of `scores`."""
+def trial_means(
+    names: Sequence[str], truth: Tensor, guess: Tensor, scores: Scores, context: Context | None = None
+) -> dict[str, Tensor]:
+    """Return the mean of each named metric over the scored examples of every trial (T), under the pairing of `scores`.
+
+    Metrics that need a context are left out without one, and those that need its network where it has none.
+    """
     shown, scored = arrange(clean(guess), scores.pairing), scores.scored
     means = {}
     for name in names:
         metric = lookup(METRICS, name, "metric")
         try:
-            values = metric.function(truth.flatten(0, 1), shown.flatten(0, 1)).double().reshape(scored.shape)
+            if isinstance(metric, Metric):
+                values = metric.function(truth.flatten(0, 1), shown.flatten(0, 1)).double().reshape(scored.shape)
+            elif context is None or (metric.network and context.features is None):
+                continue
+            else:
+                values = metric.function(truth, shown, context).double()
         except Exception as error:  # a user's function may raise anything
             raise InputError(f"metric {name!r} must give one number per example: {first_line(error)}") from None
         means[name] = values.where(scored, 0.0).sum(1) / scored.sum(1)

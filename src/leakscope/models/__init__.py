@@ -8,6 +8,7 @@ from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_m
 from leakscope.models.catalogue import MODELS as MODELS, build as build
 from leakscope.models.checkpoint import Checkpoint as Checkpoint, read_checkpoint as read_checkpoint
 from leakscope.models.dropout import KeyedDropout as KeyedDropout
+from leakscope.models.features import features_of as features_of
 from leakscope.models.initialise import (
     INITS as INITS, Given as Given, Init as Init, Kaiming as Kaiming, Lecun as Lecun, Torch as Torch,
     Uniform as Uniform, draw_parameters as draw_parameters, torch_bounds as torch_bounds,

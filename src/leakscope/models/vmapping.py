@@ -51,8 +51,8 @@ def find_shortfall(model: Model) -> Shortfall | None:
         lack = Lack.VMAP if alone else Lack.SECOND if slope else Lack.FIRST
         return Shortfall(lack, _sentence(model, problem, lack))
     if not bool(slopes.any()) and bool(_gradient_norm(model, model.parameters, x[0], keys[0])):
-        told = f"the update of {model.name} does not change with its input, as far as autograd can see (detach or no_grad?)"
-        return Shortfall(Lack.SECOND, told)
+        message = f"the update of {model.name} does not change with its input, as far as autograd can see (detach or no_grad?)"
+        return Shortfall(Lack.SECOND, message)
     return None
 
 

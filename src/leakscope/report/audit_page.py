@@ -172,8 +172,8 @@ def _threat(audit: Audit) -> Threat:
 def _known(audit: Audit) -> list[str]:
     """Return what only some attackers know: facts of the defences, a line each, and of the remedies."""
     lines = []
-    if told := ", ".join(run.name for run in audit.runs if TARGETS in run.name):
-        lines.append(f"only attackers who are {TARGETS} ({told}): an upper bound for the others")
+    if informed := ", ".join(run.name for run in audit.runs if TARGETS in run.name):
+        lines.append(f"only attackers who are {TARGETS} ({informed}): an upper bound for the others")
     if audit.advice is not None and tried(audit.advice):
         lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
     if facts := audit_known(audit):
@@ -213,7 +213,7 @@ def _cells(audit: Audit, exposure: Exposure) -> Iterator[AttackCell]:
         lost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
         finding = "" if remedy.finding is RemedyFinding.HELPS else f": {remedy.finding.value}"
         axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{finding}"}
-        settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
+        settings = {ATTACK: {"name": f"{remedy.run.name}, knows the defence"}}
         attacked = remedy.batch or take(exposure.batch, slice(0, remedy.run.reconstruction.trials))
         cell = Cell(id=f"remedy-{number}", settings=settings, axes=axes)
         yield AttackCell(cell, remedy.run, attacked, images=False)

@@ -10,8 +10,8 @@ from leakscope.core.record import Cell, Plain
 ATTACK, DEFENCES = "attack", "defences"
 DEFENCE_KNOWN = "knowledge.defence"  # axis: whether the attacker knows the defence
 PRIVATE_HEAD = "the private head"
-INFORMED = " (told of the defence)"  # suffix of an attack that knows the defence
-OF_TRAINING = " (told of the training)"  # of one that knows nothing of the defence, but how the client trains
+INFORMED = " (knows the defence)"  # suffix of an attack that knows the defence
+OF_TRAINING = " (knows the training)"  # of one that knows nothing of the defence, but how the client trains
 
 
 def name_of(cell: Cell) -> str:

@@ -52,7 +52,7 @@ def _threat(frontier: Frontier) -> Threat:
         setting=(
             ("clients", (f"{settings.clients} with one example each, all in every round",)),
             ("training", (f"{settings.rounds} rounds of one gradient, steps as long as without a defence",)),
-            ("attack", (f"CPL, told of the defence, {settings.iterations} iterations, {settings.attacked} clients",)),
+            ("attack", (f"CPL, knows the defence, {settings.iterations} iterations, {settings.attacked} clients",)),
         ),
         known=ALWAYS_KNOWN,
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"]),

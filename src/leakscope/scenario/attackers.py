@@ -62,9 +62,9 @@ def knowing_matters(settings: CellSettings) -> bool:
     """Return whether an informed attacker behaves differently from an uninformed one in a cell."""
     client = settings.client
     hidden = client.on_model is not None and not handles_private_heads(settings.recipe.name)
-    told = len(unrevealed(client.defences)) < len(client.defences)
+    revealed = len(unrevealed(client.defences)) < len(client.defences)
     moved = client.on_data is not None and bool(client.on_data.facts())
-    return told or moved or hidden or simulated_steps(settings) > 1 or _drops(settings)
+    return revealed or moved or hidden or simulated_steps(settings) > 1 or _drops(settings)
 
 
 def with_unknown_defences(settings: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def cell_model() -> type[BaseModel]:
         "client": (client, Field({}, description="What a client does between download and upload.")),
         "defences": (list_of(component_type("defences")), Field([], description="Applied to the update, in order.")),
         "attack": (component_type("attack"), Field(description="The attack; use `attacks` for several.")),
-        "knowledge": (model_of(KnowledgeChoice, "knowledge"), Field({}, description="What the attacker is told.")),
+        "knowledge": (model_of(KnowledgeChoice, "knowledge"), Field({}, description="What the attacker knows.")),
         "trials": (
             Annotated[int, Field(ge=1, le=MOST_TRIALS)],
             Field(16, description="Clients attacked per cell and seed."),

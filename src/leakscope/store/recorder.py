@@ -38,7 +38,7 @@ def capture(
 
     `before` holds the weights that the client received; `after` holds what it sent: its new weights, or with
     `Shares.GRADIENT` its gradient by parameter name. Each is a module or a state_dict. `samples` counts the client's
-    training examples; `partition` is the number by which `Target.truth` finds them; `config` is what the server told the
+    training examples; `partition` is the number by which `Target.truth` finds them; `config` is what the server sent the
     client (`lr`, `epochs`, `batch_size`). The same tensors give the same files as the recorders of Flower and NVFlare.
     """
     received, sent = _named_tensors(before, "before"), _named_tensors(after, "after")
@@ -70,7 +70,7 @@ def _named_tensors(weights: Mapping[str, Tensor] | nn.Module, argument: str) -> 
 
 
 def plain_config(*records: Mapping[str, object]) -> dict[str, Plain]:
-    """Return what a server told a client as plain values; lists, bytes and non-finite numbers are left out."""
+    """Return what a server sent a client as plain values; lists, bytes and non-finite numbers are left out."""
     return {
         str(name): value
         for record in records

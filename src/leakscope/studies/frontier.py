@@ -189,7 +189,7 @@ class _Stage:
         plain = client if isinstance(client, Client) else Client()
         exposure = Exposure(self.model, plain, truth, self.attacked_seeds, seen, knowledge)
         method = aware(cpl(iterations=self.settings.iterations), knowledge)
-        note = f"CPL, told of the defence; {self.settings.iterations} iterations at most"
+        note = f"CPL, knows the defence; {self.settings.iterations} iterations at most"
         return run_attack(
             exposure, method, name=name, note=note, execution=Execution(device=str(exposure.device), form="native")
         )

@@ -26,6 +26,7 @@ from leakscope.core.tree import map_tensors, rows, take
 from leakscope.core.types import Batch, Knowledge, Observation
 from leakscope.kernels.heap import give_back
 from leakscope.kernels.memory import is_out_of_memory
+from leakscope.metrics import Context
 from leakscope.models import draw_parameters
 from leakscope.play import AttackResult, Exposure, expose, join, judge
 from leakscope.play import attack as run_attack
@@ -37,6 +38,7 @@ from leakscope.sweep.chunk_records import theory_of, trial_records, trial_tensor
 from leakscope.sweep.engines import reporter
 from leakscope.sweep.fit_checks import MisfitError
 from leakscope.sweep.merging import merge, shape_of
+from leakscope.sweep.metric_context import metric_context
 from leakscope.sweep.objects import (
     batch_of,
     begun_from,
@@ -116,13 +118,21 @@ def _played(chunk: Chunk) -> PlayedChunk:
     began = time.perf_counter()
     truth, result = _baseline(chunk) if chunk.baseline else _attacked(chunk)
     attacked = time.perf_counter() - began
-    result = with_metrics(chunk.metrics, truth, result)
+    result = with_metrics(chunk.metrics, truth, result, _metric_context(chunk, truth))
     tensors = trial_tensors(truth, result) | _as_seen(chunk, truth, result) | _filmed(chunk, truth, result)
     seconds = time.perf_counter() - began
     ids = {place: cell.id for place, cell in chunk.cells.items()}
     records = trial_records(chunk.trials, ids, truth, result, seconds / len(chunk.trials))
     landing = Landing(chunk=chunk.name, plan=chunk.plan, records=records, tensors=tensors, seconds=seconds)
     return PlayedChunk(landing, time.perf_counter() - began - attacked)
+
+
+def _metric_context(chunk: Chunk, truth: Batch) -> Context | None:
+    if chunk.baseline:
+        data = read_baseline(chunk.cells[chunk.trials[0].cell].settings).data
+        return metric_context(chunk.metrics, data, truth, ())
+    trials = [(chunk.settings(trial), trial.seed) for trial in chunk.trials]
+    return metric_context(chunk.metrics, chunk.settings().data, truth, trials)
 
 
 def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:

@@ -15,6 +15,7 @@ from leakscope.core.model import Model
 from leakscope.core.record import COURSE, Record, SampleScore
 from leakscope.core.types import Batch, Knowledge, Observation, Outcome
 from leakscope.core.version import __version__
+from leakscope.metrics.context import Context
 from leakscope.metrics.scoring import clean, trial_means
 from leakscope.play import AttackResult
 from leakscope.sweep.trials import Trial
@@ -37,9 +38,12 @@ def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
     }
 
 
-def with_metrics(names: Sequence[str], truth: Batch, result: AttackResult) -> AttackResult:
+def with_metrics(
+    names: Sequence[str], truth: Batch, result: AttackResult, context: Context | None = None
+) -> AttackResult:
     """Return the result with the mean of each named metric, beside the numbers that the attack learned."""
-    means, guess = trial_means(names, truth.inputs, result.reconstruction.inputs, result.scores), result.reconstruction
+    guess = result.reconstruction
+    means = trial_means(names, truth.inputs, guess.inputs, result.scores, context)
     return replace(result, reconstruction=replace(guess, learned={**guess.learned, **means})) if means else result
 
 

@@ -20,7 +20,7 @@ from leakscope.core.model import Model
 from leakscope.core.plugins import until_registration
 from leakscope.data import Dataset, Part
 from leakscope.defences import Sign
-from leakscope.metrics import METRICS, score, trial_means
+from leakscope.metrics import METRICS, ContextMetric, score, trial_means
 from leakscope.models import MODELS
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.cell import CellSettings, ModelChoice
@@ -64,7 +64,7 @@ def attack_misfits(settings: CellSettings) -> list[Problem]:
 def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem]:
     """Return what an attacker who inverts transformations lacks."""
     if not settings.knowledge.defence:
-        words = "needs to be told of the client's transformations: give knowledge.defence: true, or use ig"
+        words = "needs to know the client's transformations: give knowledge.defence: true, or use ig"
         return [Problem(("attack",), f"{attack.name} {words}")]
     if settings.client.rounds > 1 and settings.client.on_data is not None:
         words = "looks through one round: a client draws its transformations anew in every round"
@@ -136,7 +136,7 @@ def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
         return ""
     if rule == "known":
         words = f"give knowledge.labels: true, or attack.labels: {'cpl' if samples == 1 else 'counts'} or {JOINT}"
-        return "" if knows_labels else f"label rule 'known' needs the labels told: {words}"
+        return "" if knows_labels else f"label rule 'known' needs known labels: {words}"
     if rule in ONE_EXAMPLE and samples > 1:
         return (
             f"label rule {rule!r} is for one example, data.samples is {samples}: give attack.labels: counts or {JOINT}"
@@ -157,7 +157,7 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
     problems = _too_few(settings, data) if settings.data.mix == "given" else _mix_misfits(settings, data)
     return (
         problems
-        + _baseline_misfits(settings, data)
+        + _public_misfits(settings, data)
         + insider_misfits(settings, data)
         + (_model_misfits(settings.model, data) or _checkpoint_misfits(settings))
         + _code_misfits(settings, data)
@@ -208,17 +208,30 @@ def _mix_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
     return [Problem(("data", "mix"), message)]
 
 
-def _baseline_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
-    """Return a problem if the baselines' public examples are missing or do not fit in memory."""
+def _public_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
+    """Return a problem if the public examples of baselines or metrics are missing or do not fit in memory."""
     public: Part = "train" if settings.data.part == "test" else "test"
-    asked = [name for name in settings.baselines if name != "prior_only"]
-    numbers = data.size(public) * math.prod(data.input_shape)
-    if asked and not numbers:
-        message = f"{asked[0]} needs public examples, {data.name} has none in its part {public}: leave it out"
-        return [Problem(("baselines",), message)]
-    if asked and numbers > MOST_PUBLIC and data.side is not None:
+    compared = [n for n, name in enumerate(settings.metrics) if isinstance(METRICS[name], ContextMetric)]
+    asked: list[tuple[tuple[str | int, ...], str]] = [
+        *((("baselines",), name) for name in settings.baselines if name != "prior_only"),
+        *((("metrics", place), settings.metrics[place]) for place in compared),
+    ]
+    if not asked:
+        return []
+    (field, name), numbers = asked[0], data.size(public) * math.prod(data.input_shape)
+    if not numbers:
+        message = f"{name} needs public examples, {data.name} has none in its part {public}: leave it out"
+        return [Problem(field, message)]
+    if numbers > MOST_PUBLIC and data.side is not None:
         held = f"{numbers * 4 / 2**30:.0f} GiB of public pictures"
-        return [Problem(("baselines",), f"{asked[0]} would hold {held} at size {data.side}: leave it out")]
+        return [Problem(field, f"{name} would hold {held} at size {data.side}: leave it out")]
+    if compared:
+        classes = [set(data.labels(part, slice(None)).tolist()) for part in (settings.data.part, public)]
+        if lacking := sorted(classes[0] - classes[1]):
+            message = (
+                f"{settings.metrics[compared[0]]} compares with public examples of each class, {data.name} has none"
+            )
+            return [Problem(("metrics", compared[0]), f"{message} of class {lacking[0]} in its part {public}")]
     return []
 
 

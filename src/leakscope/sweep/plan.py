@@ -96,7 +96,8 @@ def _key(settings: CellSettings) -> str:
     shape = None if head is None else (head.bits, head.spread)  # alpha and margin are strengths, one for each trial
     client = replace(settings.client, defences=(), on_model=None)
     parts = (known, _data(settings.data), settings.model, client, shape, settings.knowledge, settings.precision)
-    return repr((*parts, settings.metrics)) + shape_of(settings.attack)
+    asked = (settings.metrics, settings.data.part) if settings.metrics else ()  # a part has its public examples
+    return repr((*parts, asked)) + shape_of(settings.attack)
 
 
 def _data(choice: DataChoice) -> tuple[object, ...]:
