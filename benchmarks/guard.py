@@ -23,7 +23,7 @@ from leakscope.data import load
 from leakscope.models.resnet import resnet20
 
 RATE, BATCH = 0.1, 64
-SETTINGS = GuardSettings(seconds=600, guesses=4, evaluations=25, attacks=("cpl",))
+SETTINGS = GuardSettings(seconds=600, guesses=2, evaluations=25, attacks=("cpl",))
 
 
 def small() -> nn.Module:

@@ -38,7 +38,7 @@ def own_target(message: Message, context: Context) -> Target:
 @cache
 def guard(log: str) -> Mod:
     """Return the guard, made once: exact checks and a short attack, half a minute at most."""
-    return guarding(own_target, GuardSettings(seconds=30, guesses=4, evaluations=25, attacks=("cpl",), log=log))
+    return guarding(own_target, GuardSettings(seconds=30, guesses=2, evaluations=25, attacks=("cpl",), log=log))
 
 
 def check(message: Message, context: Context, call_next) -> Message:

@@ -18,7 +18,9 @@ FEWEST = 4  # clients; an interval over fewer is meaningless
 class Change(Protocol):
     """A remedy that changes the clients."""
 
-    simulates_steps: bool  # whether the attacker who knows it simulates the local steps
+    @property
+    def simulates_steps(self) -> bool:
+        """Return whether the attacker who knows it simulates the local steps."""
 
     def apply(self, subject: Subject) -> Subject:
         """Return the subject after the change."""

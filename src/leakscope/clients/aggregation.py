@@ -58,12 +58,13 @@ def average(updates: Tree, counts: Tensor, clients: int) -> Tree:
     number = counts.double().unflatten(0, (-1, clients))
     shares = number / number.sum(1, keepdim=True)
 
-    def mean(value: Tensor) -> Tensor:
+    def averaged(value: Tensor) -> Tensor:
         parts = value.unflatten(0, (-1, clients))
         weights: Tensor = shares.to(value).reshape(*shares.shape, *[1] * (parts.ndim - 2))
-        return (parts * weights).sum(1)
+        mean: Tensor = (parts * weights).sum(1)
+        return mean
 
-    return {name: mean(value) for name, value in updates.items()}
+    return {name: averaged(value) for name, value in updates.items()}
 
 
 def joint_training(local: LocalTraining | None, clients: int) -> LocalTraining | None:
