@@ -50,6 +50,7 @@ def wrong_share(u: Vector, v: Vector) -> float:
 SLOW: dict[str, Callable[[list[Vector], list[Vector]], float]] = {
     "squared_l2": lambda u, v: sum(float(((a - b) ** 2).sum()) for a, b in zip(u, v, strict=True)),
     "l2": lambda u, v: float(np.linalg.norm(np.concatenate(u) - np.concatenate(v))),
+    "l2_per_tensor": lambda u, v: sum(float(np.linalg.norm(a - b)) for a, b in zip(u, v, strict=True)),
     "l1": lambda u, v: sum(float(np.abs(a - b).sum()) for a, b in zip(u, v, strict=True)),
     "cosine": lambda u, v: one_minus_cosine(np.concatenate(u), np.concatenate(v)),
     "cosine_per_tensor": lambda u, v: float(np.mean([one_minus_cosine(a, b) for a, b in zip(u, v, strict=True)])),
