@@ -15,7 +15,8 @@ ONE_LESS_COSINE = (0.0, 2.0)
 _NAMES = {
     SHARE: (
         "asr_convergence asr_content asr_label recovery_rate accuracy steady_share close_of_moving least_share mean_share "
-        "best_alpha final_alpha alpha_inside reversed_u top_inside membership tracing tracing_reconstructed tracing_chance "
+        "best_alpha final_alpha alpha_inside reversed_u top_inside membership tracing tracing_reconstructed "
+        "membership_unpaired tracing_chance "
         "worse_on_both share_beaten black_level image_steady_share image_close_of_moving"
     ),
     COSINE: (

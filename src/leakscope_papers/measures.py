@@ -288,5 +288,14 @@ RATES = frozenset(
     | {"image_steady_share", "image_close_of_moving"}
 )
 COUNTS = frozenset(
-    {"reversed_u", "top_inside", "alpha_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"}
+    {
+        "reversed_u",
+        "top_inside",
+        "alpha_inside",
+        "worse_on_both",
+        "membership",
+        "membership_unpaired",
+        "tracing",
+        "tracing_reconstructed",
+    }
 )

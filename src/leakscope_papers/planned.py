@@ -86,14 +86,14 @@ def compared_settings(settings: Settings) -> dict[str, object]:
 
 
 def present_hashes(item: Item, part: str, scale: str) -> dict[str, Settings]:
-    """Return hash -> settings of a part's cells at a scale in the present item file; {} if the scale leaves it out."""
+    """Return hash -> settings of a part's cells at a scale, on its data and on a user's own copy; {} if the scale leaves it out."""
     chosen = next((each for each in parts_at(item, scale) if each.name == part), None)
     if chosen is None:
         return {}
     if home_of(item, chosen)[1].program:
-        every: list[Settings] = [settings_at(item, chosen, scale)]
+        every: list[Settings] = [settings_at(item, chosen, scale, own=own) for own in (False, True)]
     else:
-        every = [cell.settings for cell in scenario_at(item, chosen, scale).cells()]
+        every = [cell.settings for own in (False, True) for cell in scenario_at(item, chosen, scale, own=own).cells()]
     return {settings_hash(settings): compared_settings(settings) for settings in every}
 
 

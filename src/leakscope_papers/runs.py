@@ -22,6 +22,7 @@ from leakscope_papers.measures import Value, measure, value_of, with_top_inside
 from leakscope_papers.naming import meets, places_of, setting_at
 from leakscope_papers.planned import Settings, settings_hash
 from leakscope_papers.programs.rows import FILE, Rows, read_rows, rows_exist
+from leakscope_papers.scales import note_of
 from leakscope_papers.scored import ALPHA, SIMILARITY, Scored, score_cells
 
 ACCURACY = "accuracy"
@@ -104,7 +105,7 @@ def with_traces(run: Run, cell: Scored) -> Scored:
 def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
     """Return the rows of a program in the words of the paper; rules read the row's place, with `settings` inside it."""
     cells: list[Measured] = []
-    digest = settings_hash(rows.settings)
+    digest, note = settings_hash(rows.settings), note_of(part, rows.settings)
     for row in rows.rows:
         numbers = with_top_inside(row.values)
         trials = trials_of(numbers)
@@ -112,7 +113,7 @@ def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
         for where, column in places_of(item, part, {"settings": rows.settings, **row.where}):
             cell = f"{part.name}, {row.key}"  # another part may use the same key for another number
             cells.append(
-                Measured(where, column, trials, values, {}, cell, part.note, row.curves, part.name, settings=digest)
+                Measured(where, column, trials, values, {}, cell, note, row.curves, part.name, settings=digest)
             )
     return cells
 
@@ -141,10 +142,10 @@ def _with_n(name: str, value: Value, numbers: Sequence[float | None], trials: in
 
 
 def _named_cells(item: Item, part: Part, cell: Cell, trials: Scored) -> list[Measured]:
-    digest = settings_hash(cell.settings)
+    digest, note = settings_hash(cell.settings), note_of(part, cell.settings)
     cells: list[Measured] = []
     for where, column in places_of(item, part, cell.settings):
-        named = Measured(where, column, trials.trials, {}, trials.outcomes, cell.id, part.note, {}, part.name, digest)
+        named = Measured(where, column, trials.trials, {}, trials.outcomes, cell.id, note, {}, part.name, digest)
         if item.caps is None:
             values = meaningful(measure_with_similarity(trials, cell.settings), cell.settings)
             cells.append(replace(named, values=values, curves=cell_curves(trials)))

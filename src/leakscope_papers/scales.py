@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
-from leakscope.data import load, locate
+from leakscope.data import load, locate, own_copy
 from leakscope_papers.items import Item, Part, Scale, home_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from leakscope_papers.programs.rows import Place
 
 SCALES = ("smoke", "small", "full")
+FEMNIST = "femnist"
+STAND_INS = {"emnist_byclass", "emnist_as_femnist"}  # in the place of FEMNIST
+BY_WRITER = {"name": "by_writer"}
 
 
 def scale_of(item: Item, scale: str) -> Scale:
@@ -40,22 +43,49 @@ def parts_at(item: Item, scale: str) -> list[Part]:
     ]
 
 
-def settings_at(item: Item, part: Part, scale: str) -> dict[str, object]:
-    """Return the scenario of a part at a scale, or the settings of its program, as plain data."""
+def settings_at(item: Item, part: Part, scale: str, *, own: bool | None = None) -> dict[str, object]:
+    """Return the scenario of a part at a scale, or the settings of its program, as plain data.
+
+    With `own`, a user's FEMNIST replaces its stand-in (`on_own_copy`); by default where $LEAKSCOPE_DATA_FEMNIST names one.
+    """
     owner, home = home_of(item, part)
     chosen = scale_of(owner, scale)
     settings = {"name": f"{owner.name}, {home.name}, {scale}", **copy.deepcopy(dict(home.scenario))}
     for change in (chosen.change, chosen.parts.get(home.name, {})):
         settings = merged(settings, change)
-    return settings
+    chosen_own = own_copy(FEMNIST) is not None if own is None else own
+    return on_own_copy(settings) if chosen_own else settings
 
 
-def scenario_at(item: Item, part: Part, scale: str) -> Scenario:
-    """Return the checked scenario of a part at a scale."""
+def on_own_copy(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a part with the user's FEMNIST in place of its stand-in: clients are writers, the ink is FEMNIST's own.
+
+    >>> on_own_copy({"data": {"name": "emnist_as_femnist", "order": "shuffled"}})["data"]
+    {'name': 'femnist', 'order': 'writers'}
+    """
+    if not set(data_sets(settings)) & STAND_INS:
+        return dict(settings)
+    data = settings["data"]
+    change: dict[str, object] = {"data": {"name": FEMNIST}}
+    if isinstance(data, Mapping) and data.get("order") == "shuffled":
+        change["data"] = {"name": FEMNIST, "order": "writers"}
+    change |= {key: value for key, value in (("inks", ["dark"]), ("ink", "dark")) if key in settings}
+    changed = merged(settings, change)
+    federation = changed.get("federation")
+    return changed | ({"federation": {**federation, "partition": BY_WRITER}} if isinstance(federation, Mapping) else {})
+
+
+def note_of(part: Part, settings: Mapping[str, object]) -> str:
+    """Return how a run differs from the paper's: the part's note, which describes the stand-in, unless it ran on the user's copy."""
+    return "on the user's own FEMNIST" if FEMNIST in data_sets(settings) else part.note
+
+
+def scenario_at(item: Item, part: Part, scale: str, *, own: bool | None = None) -> Scenario:
+    """Return the checked scenario of a part at a scale; `own` as in `settings_at`."""
     from leakscope.scenario import ScenarioError
 
     try:
-        return _scenario(json.dumps(settings_at(item, part, scale)))
+        return _scenario(json.dumps(settings_at(item, part, scale, own=own)))
     except ScenarioError as error:
         raise InputError(f"{item.name}, part {part.name}, scale {scale}: {str(error).splitlines()[0]}") from None
 

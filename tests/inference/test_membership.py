@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -68,3 +70,22 @@ def test_labels_by_classifying_are_those_of_the_network_itself() -> None:
         own = {name: value[i] for name, value in weights.items()}
         logits, _ = model.apply(own, {}, (shown[i] - 0.4) / 0.2, torch.tensor(0))
         assert torch.equal(made[i], logits.argmax(1))
+
+
+def test_unpaired_is_the_mean_over_all_orders_of_the_guesses() -> None:
+    truth, guess = torch.tensor([[0, 1, 1], [2, 2, 0]]), torch.tensor([[1, 0, 1], [0, 1, -1]])
+    inputs = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    orders = torch.tensor(list(itertools.permutations(range(3))))
+    slow = torch.stack([(truth != guess[:, order]).double().mean(1) for order in orders]).mean(0)
+    assert_close(membership(inputs, truth, inputs, guess, classes=3).unpaired, slow)
+    two = torch.tensor([[True, True, False]]).expand(2, 3)
+    cut = membership(inputs, truth, inputs, guess, classes=3, mask=two).unpaired
+    assert_close(cut, torch.tensor([0.5, 1.0], dtype=torch.float64))
+
+
+def test_right_labels_in_any_order_have_the_distance_of_the_formula() -> None:
+    classes, samples = 10, 4
+    labels = torch.randint(0, classes, (20000, samples), generator=torch.Generator().manual_seed(0))
+    inputs = torch.zeros(20000, samples, 1)
+    found = membership(inputs, labels, inputs, labels, classes=classes)
+    assert float(found.unpaired.mean()) == pytest.approx((1 - 1 / samples) * (1 - 1 / classes), abs=3e-3)

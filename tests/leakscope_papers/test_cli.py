@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from command_line import Output, leakscope
+from leakscope.data import Dataset, write_leaf
 from leakscope.store import Run
 from leakscope_papers.items import item_files, read_item
 from leakscope_papers.results import result_of
@@ -137,6 +140,10 @@ def test_report_of_one_item_and_scale(made: tuple[Path, Output], tmp_path: Path)
         (("run", "cpl-table-2", "--memory", "much"), "--memory .*got 'much'"),
         (("report", "--scale", "tiny"), "unknown --scale 'tiny'"),
         (("report", "--only", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'"),
+        (("run", "sme-table-2", "--data", "femnist"), "--data must be NAME=PATH"),
+        (("run", "sme-table-2", "--data", "femist=x"), "unknown data set with a stand-in 'femist'.*'femnist'"),
+        (("run", "sme-table-2", "--data", "femnist=no/folder"), "the copy of femnist"),
+        (("run", "sme-table-2", "--data", "femnist=."), "--data: no part of these items runs on femnist"),
         (("record", "--scale", "tiny"), "unknown --scale 'tiny'"),
         (("render", "cpk"), "unknown paper .*'cpk'.*'cpl'"),
     ],
@@ -216,3 +223,23 @@ def test_every_item_runs_at_scale_smoke_and_is_on_the_page(tmp_path: Path) -> No
         assert result is not None
         assert result.cells or result.item.caps  # two steps are under the first cap
         assert not result.missing
+
+
+def test_a_users_own_copy_is_used_by_the_run_and_named_in_the_command(tmp_path: Path) -> None:
+    write_leaf(letters_of_writers(), tmp_path / "leaf")
+    words = ("sme-table-2", "--scale", "small", "--only", "femnist-10", "--data", f"femnist={tmp_path / 'leaf'}")
+    told = leakscope("paper", "run", *words, "--out", tmp_path / "out", "--dry-run")
+    assert told.code == 0, told.err
+    assert "LEAKSCOPE_DATA_FEMNIST" not in os.environ
+    few = leakscope("paper", "run", *words, "--out", tmp_path / "out", "--engine", "serial")
+    assert few.code == 2  # 3 writers with 10 examples, 8 clients
+    assert "3" in few.err
+
+
+def letters_of_writers() -> Dataset:
+    x = np.zeros((40, 1, 28, 28), np.uint8)
+    y, groups = np.arange(40) % 62, np.repeat(np.arange(4), [12, 12, 12, 4])
+    return Dataset(
+        name="toy", kind="image", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4],
+        class_names=tuple(map(str, range(62))), groups_train=groups, groups_test=groups[:4],
+    )  # fmt: skip

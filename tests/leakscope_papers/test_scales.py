@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.core.errors import InputError, UnknownNameError
-from leakscope_papers.items import read_item
+from leakscope_papers.items import choose_items, read_item
+from leakscope_papers.planned import present_hashes, settings_hash
 from leakscope_papers.scales import (
+    FEMNIST,
+    STAND_INS,
     check_data,
     data_sets,
     merged,
+    note_of,
     parts_at,
     run_directory,
     scale_of,
+    scenario_at,
     settings_at,
 )
 
@@ -81,3 +86,29 @@ def test_a_shared_run_lies_with_its_owner_and_leaves_with_it() -> None:
     assert run_directory(Path("out"), item, mnist, "small") == Path("out/cpl-table-7/small/mnist")
     assert [part.name for part in parts_at(item, "smoke")] == ["mnist"]
     assert settings_at(item, mnist, "smoke")["data"]["name"] == "digits"
+
+
+def test_a_users_own_femnist_takes_the_place_of_its_stand_in_in_every_item() -> None:
+    swapped = 0
+    for item in choose_items(["all"]):
+        for part in parts_at(item, "full"):
+            before, after = (settings_at(item, part, "full", own=own) for own in (False, True))
+            if set(data_sets(before)) & STAND_INS:
+                swapped += 1
+                assert data_sets(after) == [FEMNIST]
+                assert note_of(part, after) != part.note
+            else:
+                assert after == before
+    assert swapped > 20
+
+
+def test_clients_of_the_own_copy_are_writers_and_its_rows_are_not_of_an_earlier_setting() -> None:
+    item = read_item("sme-table-2")
+    part = item.parts[0]
+    (cell, *_) = scenario_at(item, part, "small", own=True).cells()
+    assert cell.settings["data"]["order"] == "writers"
+    assert settings_hash(cell.settings) in present_hashes(item, part.name, "small")
+    trained = read_item("sme-table-6").parts[0]
+    settings = settings_at(read_item("sme-table-6"), trained, "full", own=True)
+    assert settings["federation"]["partition"] == {"name": "by_writer"}  # type: ignore[index]
+    assert settings_hash(settings) in present_hashes(read_item("sme-table-6"), trained.name, "full")

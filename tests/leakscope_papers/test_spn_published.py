@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from leakscope_papers.published import printed_files, read_printed
+from leakscope_papers.records import read_recorded, recorded_file
 
-FIGURES = (1, 4, 5, 6, 7, 9, 12, 16, 17, 20, 21, 24, 26, 27, 28, 29)
+FIGURES = (1, 4, 5, 6, 7, 9, 12, 16, 17, 20, 21, 24, 25, 26, 27, 28, 29)
 ITEMS = [f"spn-table-{n}" for n in (1, 7, 8, 9, 10, 11)] + [f"spn-figure-{n}" for n in FIGURES]
 ATTACKS, BATCHES = ("reconstruction", "membership", "tracing"), (1, 4, 8)
 
@@ -95,3 +98,33 @@ def test_table_11_has_every_setting_on_every_set() -> None:
     assert found["svhn", "ppdl", 0.3, 0.1, None] == 0.8424
     assert found["cifar100", "spn", None, None, 0.01] == 0.3843
     assert found["cifar10", "spn", None, None, 0.0001] - found["cifar10", "spn", None, None, 0.5] < 0.06
+
+
+def test_unpaired_labels_explain_the_printed_membership_and_paired_ones_do_not() -> None:
+    """Mean accuracy of table 11 times (1 - 1/B)(1 - 1/C) is right labels in any order; measured is our paired reading."""
+    accuracies: dict[tuple[object, ...], list[float]] = {}
+    for row in read_printed("spn-table-11").rows:
+        accuracies.setdefault((row.where["data"], row.where["defence"], row.where.get("share")), []).append(row.value)
+    errors: dict[str, list[float]] = {"unpaired": [], "paired": []}
+    for name in ("spn-table-7", "spn-table-8", "spn-table-9", "spn-table-10"):
+        printed = {
+            _cell(row.where): row.value for row in read_printed(name).rows if row.where["attack"] == "membership"
+        }
+        for (data, defence, share, batch), value in printed.items():
+            if batch > 1:
+                rate, classes = accuracies[data, defence, share], 100 if data == "cifar100" else 10
+                right = sum(rate) / len(rate) * (1 - 1 / batch) * (1 - 1 / classes)
+                errors["unpaired"].append(abs(right - value))
+        for row in read_recorded(recorded_file(name, "small"), name, "small").rows:
+            column = (row.column.reading, row.column.attacker)
+            several = row.where["attack"] == "membership" and row.where["batch"] > 1
+            if several and column == ("accuracies of table 11", "does not know"):
+                errors["paired"].append(abs(row.values["cap"].estimate.value - printed[_cell(row.where)]))
+    assert {kind: (len(each), round(sum(each) / len(each), 3)) for kind, each in errors.items()} == {
+        "unpaired": (32, 0.022),
+        "paired": (32, 0.165),
+    }
+
+
+def _cell(where: Mapping[str, Any]) -> tuple[Any, ...]:
+    return where["data"], where["defence"], where.get("share"), where["batch"]

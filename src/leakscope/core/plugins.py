@@ -67,17 +67,18 @@ def register(kind: str, table: dict[str, T], name: str, piece: T, *, taken: Iter
     _state.pieces[place] = module
     _state.removers[place] = lambda: table.pop(name)
     _state.imports.setdefault(module, None)
-    _forget_caches()
+    forget_caches()
 
 
 def unregister(kind: str, name: str) -> None:
     """Remove a registered piece from its table."""
     _state.removers.pop((kind, name))()
     del _state.pieces[kind, name]
-    _forget_caches()
+    forget_caches()
 
 
-def _forget_caches() -> None:
+def forget_caches() -> None:
+    """Empty every cache of `until_registration`."""
     for clear in _state.caches:
         clear()
 

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from leakscope.data.csv_table import read_csv as read_csv
     from leakscope.data.dataset import Dataset as Dataset, Part as Part
     from leakscope.data.encoding import Category as Category, Encoding as Encoding, Number as Number
+    from leakscope.data.femnist import (
+        read_femnist as read_femnist, write_femnist_parquet as write_femnist_parquet, write_leaf as write_leaf,
+    )  # fmt: skip
     from leakscope.data.fetch import fetch as fetch
     from leakscope.data.folder import read_folder as read_folder
     from leakscope.data.idx import read_idx as read_idx, read_idx_folder as read_idx_folder
     from leakscope.data.label_mix import cut_batches as cut_batches
-    from leakscope.data.loading import load as load, locate as locate
+    from leakscope.data.loading import load as load, locate as locate, own_copy as own_copy, using as using
     from leakscope.data.npz import read_npz as read_npz
     from leakscope.data.partition import (
         IID as IID, PARTITIONS as PARTITIONS, ByClass as ByClass, ByWriter as ByWriter, Dirichlet as Dirichlet,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import forget_caches
 from leakscope.core.registry import lookup
 from leakscope.data.dataset import Dataset
 from leakscope.data.sources import SOURCES, Form, Source
@@ -33,12 +36,52 @@ def load(name: str, directory: Path | str | None = None) -> Dataset:
 def locate(name: str, directory: Path | str | None = None) -> tuple[Path, Form] | None:
     """Return the path and form of a data set, or None if it is not found; nothing is read."""
     source = lookup(SOURCES, name, "data set")
+    own = own_copy(name) if directory is None else None
+    if own is not None:
+        return own, _form_of(name, source, own)
     places = [BUNDLED] if source.bundled and directory is None else _places(directory)
     for place in places:
         for form in source.forms:
             if (place / form.path / form.marker).exists():
                 return place / form.path, form
     return None
+
+
+def own_copy(name: str) -> Path | None:
+    """Return the path of the user's own copy of a data set, in $LEAKSCOPE_DATA_NAME (such as LEAKSCOPE_DATA_FEMNIST); None if unset."""
+    given = os.environ.get(f"{DATA_VARIABLE}_{name.upper()}")
+    return Path(given) if given else None
+
+
+@contextmanager
+def using(copies: Mapping[str, Path]) -> Iterator[None]:
+    """Load these data sets from these paths, also in worker processes started meanwhile."""
+    for name, path in copies.items():
+        _form_of(name, lookup(SOURCES, name, "data set"), path)
+        if not path.exists():
+            raise InputError(f"the copy of {name}, {path}, does not exist")
+    variables = {f"{DATA_VARIABLE}_{name.upper()}": str(path.absolute()) for name, path in copies.items()}
+    before = {variable: os.environ.get(variable) for variable in variables}
+    os.environ.update(variables)
+    if copies:
+        forget_caches()
+    try:
+        yield
+    finally:
+        for variable, value in before.items():
+            os.environ.pop(variable)
+            os.environ.update({} if value is None else {variable: value})
+        if copies:
+            forget_caches()
+
+
+def _form_of(name: str, source: Source, path: Path) -> Form:
+    """Return the form of a data set by the suffix of its file; a folder has none."""
+    forms = {Path(form.path).suffix: form for form in reversed(source.forms)}
+    if path.suffix not in forms:
+        known = ", ".join(suffix or "folder" for suffix in forms)
+        raise InputError(f"a copy of {name} must be one of {known}, got {path}")
+    return forms[path.suffix]
 
 
 def cache_directory() -> Path:

@@ -12,6 +12,7 @@ from leakscope.data.adult import read_adult
 from leakscope.data.camera import camera
 from leakscope.data.cifar import read_cifar10, read_cifar100
 from leakscope.data.dataset import Dataset, Kind
+from leakscope.data.femnist import read_femnist
 from leakscope.data.idx import read_idx_folder
 from leakscope.data.npz import read_npz
 from leakscope.data.small_letters import read_small_letters
@@ -115,6 +116,7 @@ _LFW = ("no licence; research on face verification; real, named people: do not s
 _CAMERA = ("CC0 (Lav Varshney), as scikit-image states", "scikit-image.org, skimage.data.camera")
 _NIST = "www.nist.gov/itl/products-and-services/emnist-dataset"
 _EMNIST = ("no licence text known (from NIST Special Database 19, US government work)", _NIST)
+_FEMNIST = ("BSD 2-clause as LEAF and the hubs state (from NIST Special Database 19)", "leaf.cmu.edu, data/femnist")
 _UCI_DIGITS = ("CC BY 4.0 (Alpaydin, Kaynak 1998)", "archive.ics.uci.edu/dataset/80")
 _UCI_CANCER = ("CC BY 4.0 (Wolberg, Mangasarian, Street, Street 1995)", "archive.ics.uci.edu/dataset/17")
 _UCI_ADULT = ("CC BY 4.0 (Becker, Kohavi 1996)", "archive.ics.uci.edu/dataset/2")
@@ -166,6 +168,11 @@ SOURCES: dict[str, Source] = {
         "EMNIST ByClass shrunk to 13 pixels, dark on white: a stand-in for FEMNIST, with its statistics",
         "image", (1, 28, 28), 62, "as emnist_byclass, from whose file it is made", _NIST,
         (Form("emnist_byclass.npz", read_small_letters),), FEMNIST_STATISTICS),
+    "femnist": Source(
+        "FEMNIST: handwritten digits and letters by writer, from LEAF's JSON or the hubs' parquet",
+        "image", (1, 28, 28), 62, *_FEMNIST,
+        (_npz("femnist"), *(Form(f"femnist{suffix}", read_femnist) for suffix in ("", ".json", ".parquet"))),
+        FEMNIST_STATISTICS),
     "adult": Source(
         "UCI Adult: 32,561 + 16,281 people of the 1994 census, income over 50,000 dollars or not",
         "table", (108,), 2, *_UCI_ADULT,

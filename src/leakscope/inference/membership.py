@@ -2,7 +2,8 @@
 
 Fan et al. 2020, arXiv:2006.11601, section 2 and algorithm 5: labels come from the reconstruction (optimised with it or read from
 the update) or from a classifier on it. The distance is the averaged categorical distance `dist_m(y*, y)`: the share of samples
-whose recovered label is wrong, after pairing.
+whose recovered label is wrong, after pairing. The paper's tables read as if nothing was paired: `unpaired` is the distance of
+the same labels in random order, `1 - sum over classes of n_c n*_c / N^2`; for right labels of N samples, (1 - 1/N)(1 - 1/C) on average.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ NO_LABEL = -1
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The distance over all trials with its interval, per trial, and for random guessing."""
+    """The distance over all trials with its interval, per trial (paired and in random order), and for random guessing."""
 
     distance: Estimate
     each: Tensor
+    unpaired: Tensor  # per trial, the labels in random order
     chance: float
 
     __repr__ = short_repr
@@ -57,7 +59,15 @@ def membership(
     _check_labels("guess_labels", guess_labels[scores.scored], NO_LABEL, classes)
     wrong = ~scores.label_correct & scores.scored
     each = wrong.double().sum(1) / scores.scored.sum(1)
-    return Membership(estimate_rate(wrong, scores.scored), each, 1 - 1 / classes)
+    unpaired = _in_random_order(truth_labels, guess_labels, scores.scored)
+    return Membership(estimate_rate(wrong, scores.scored), each, unpaired, 1 - 1 / classes)
+
+
+def _in_random_order(truth: Tensor, guess: Tensor, scored: Tensor) -> Tensor:
+    """Return the expected share of wrong labels when the guesses of a trial are assigned to its samples at random."""
+    both = scored[:, :, None] & scored[:, None, :]
+    equal = (truth[:, :, None] == guess[:, None, :]) & both
+    return 1 - equal.double().sum((1, 2)) / both.sum((1, 2))
 
 
 def _check_labels(name: str, labels: Tensor, least: int, classes: int) -> None:

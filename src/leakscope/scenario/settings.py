@@ -20,14 +20,15 @@ class DataChoice:
 
     Where `client.aggregate` sums K clients, these are the examples of each, and the next K clients make one update.
 
-    Examples before `first` are not used, and no two clients share any. Scores are always computed in [0, 1].
+    Examples before `first` are not used, and no two clients share any. With order `writers`, client i holds the first `samples`
+    examples of writer `first + i` of those with as many, in a fixed random order. Scores are always computed in [0, 1].
     """
 
     name: str
     part: Literal["train", "test"] = "test"
     first: int = 0
     samples: int = 1
-    order: Literal["given", "shuffled"] = "given"  # shuffled: the whole part in a fixed random order
+    order: Literal["given", "shuffled", "writers"] = "given"  # shuffled: the whole part in a fixed random order
     scaling: Literal["none", "statistics"] = "none"  # statistics: by the set's mean and standard deviation
     mix: Literal["given", "random", "equal", "two"] = "given"  # random: any labels; equal: one class; two: two
     size: int | None = None  # images are resized to size x size before the client sees them
@@ -38,6 +39,8 @@ class DataChoice:
             raise InputError(f"DataChoice.first must not be below 0, got {self.first}")
         if self.samples < 1:
             raise InputError(f"DataChoice.samples must be at least 1, got {self.samples}")
+        if self.order == "writers" and self.mix != "given":
+            raise InputError(f"DataChoice.mix must be given with order writers, got {self.mix}")
         if self.size is not None and not 1 <= self.size <= MOST_SIDE:
             raise InputError(f"DataChoice.size must be in 1 .. {MOST_SIDE}, got {self.size}")
 

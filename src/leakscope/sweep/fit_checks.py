@@ -154,7 +154,9 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
         data = data_of(settings.data)
     except InputError as error:
         return [Problem(("data",), str(error))]
-    problems = _too_few(settings, data) if settings.data.mix == "given" else _mix_misfits(settings, data)
+    chosen = settings.data
+    cut = chosen.mix == "given" and chosen.order != "writers"
+    problems = _too_few(settings, data) if cut else _mix_misfits(settings, data)
     return (
         problems
         + _public_misfits(settings, data)
@@ -195,11 +197,15 @@ def _mix_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
     """Return a problem if the label mix yields fewer batches than there are clients."""
     chosen = settings.data
     where, samples = f"{chosen.name} {chosen.part} from number {chosen.first} on", chosen.samples
-    batches = len(mixed_batches(chosen))
+    try:
+        batches = len(mixed_batches(chosen))
+    except InputError as error:  # no writers
+        return [Problem(("data", "order"), str(error))]
     if batches >= settings.trials:
         return []
-    if batches or chosen.mix == "random":
-        message = f"{settings.trials:,} batches of {samples} with mix {chosen.mix!r} are asked for"
+    if batches or chosen.mix in ("given", "random"):
+        by = f"mix {chosen.mix!r}" if chosen.mix != "given" else f"order {chosen.order!r}"
+        message = f"{settings.trials:,} batches of {samples} with {by} are asked for"
         return [Problem(("trials",), f"{message}, {where} has {batches:,}: at most {batches} trials")]
     labels = data.labels(chosen.part, slice(chosen.first, None) if chosen.order == "given" else slice(None))
     need = f"{samples} of one class" if chosen.mix == "equal" else f"{-(-samples // 2)} of each of two classes"

@@ -21,7 +21,7 @@ from leakscope.core.plugins import until_registration
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import lift
 from leakscope.core.types import Batch, make_batch
-from leakscope.data import Dataset, Part, load
+from leakscope.data import ByWriter, Dataset, Part, load
 from leakscope.data.label_mix import Places, cut_batches
 from leakscope.models import build
 from leakscope.models.checkpoint import Checkpoint
@@ -105,8 +105,15 @@ def _shuffled(name: str, part: Part) -> Tensor:
 @until_registration
 @functools.lru_cache(maxsize=32)
 def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
-    """Return every batch of a label mix, as indices in the part; client i holds the i-th."""
+    """Return every batch of a label mix or of writers, as indices in the part; client i holds the i-th."""
     data = load_data(choice.name)
+    if choice.order == "writers":
+        groups = data.groups_train if choice.part == "train" else data.groups_test
+        key = random.fold(random.fold(random.key(0), "order of writers"), choice.part)
+        split = ByWriter(least=choice.samples, samples=choice.samples).split(
+            data.labels(choice.part, slice(None)), groups, key
+        )
+        return tuple(tuple(split[i].tolist()) for i in random.permutation(key, len(split)).tolist()[choice.first :])
     places = _shuffled(choice.name, choice.part) if choice.order == "shuffled" else torch.arange(data.size(choice.part))
     places = places[choice.first :]
     labels = data.labels(choice.part, places)
@@ -115,7 +122,7 @@ def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
 
 def items_of(choice: DataChoice, number: int) -> tuple[int, ...]:
     """Return the indices of the examples that client `number` of a cell holds."""
-    if choice.mix != "given":
+    if choice.mix != "given" or choice.order == "writers":
         return mixed_batches(choice)[number]
     first = choice.first + number * choice.samples
     places = range(first, first + choice.samples)

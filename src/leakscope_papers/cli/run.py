@@ -66,6 +66,7 @@ def _planned_work(item: Item, scale: str) -> str:
 
 
 def run(
+    context: typer.Context,
     items: Annotated[
         list[str],
         typer.Argument(
@@ -76,6 +77,10 @@ def run(
     out: Out = OUT,
     only: Annotated[
         list[str] | None, typer.Option(help="Run these parts of the items only.", show_default=False)
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Your own copy of a data set in place of its stand-in: femnist=PATH.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
     engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
@@ -92,8 +97,13 @@ def run(
     chosen = make_engine(engine, address, workers)
     from leakscope_papers.scales import rows_at, scenario_at
 
+    _use_copies(context, data or [])
     work = _work(items, scale, out, only or [])
-    given = _given(out, only or [], engine, device, workers, memory)
+    if data:
+        _check_use(list(work.values()), scale)
+    given = _given(out, only or [], engine, device, workers, memory) + [
+        w for one in data or [] for w in ("--data", one)
+    ]
     again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
     for number, (directory, (item, part)) in enumerate(work.items(), start=1):
         title = f"{item.name}, {part.name}, {scale} ({number} of {len(work)})"
@@ -117,6 +127,31 @@ def run(
                 typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
     if not quiet and not dry_run:
         typer.echo(f"all there; leakscope paper report {shlex.quote(str(out))}")
+
+
+def _use_copies(context: typer.Context, given: list[str]) -> None:
+    """Load data sets from the user's copies, given as NAME=PATH, until the command ends."""
+    from leakscope.core.errors import InputError
+    from leakscope.core.registry import lookup
+    from leakscope.data import using
+    from leakscope_papers.scales import FEMNIST
+
+    copies = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals or not path:
+            raise InputError(f"--data must be NAME=PATH, such as femnist=leaf/data/femnist, got {one!r}")
+        copies[lookup({FEMNIST: None}, name, "data set with a stand-in") or name] = Path(path)
+    context.with_resource(using(copies))
+
+
+def _check_use(parts: list[tuple[Item, Part]], scale: str) -> None:
+    """Raise if no part runs on FEMNIST, so that the user's copy would be ignored."""
+    from leakscope.core.errors import InputError
+    from leakscope_papers.scales import FEMNIST, data_sets, settings_at
+
+    if not any(FEMNIST in data_sets(settings_at(item, part, scale)) for item, part in parts):
+        raise InputError(f"--data: no part of these items runs on {FEMNIST} at scale {scale}")
 
 
 def _run_program(

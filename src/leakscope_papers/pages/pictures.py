@@ -27,7 +27,7 @@ from leakscope_papers.naming import places_of
 from leakscope_papers.programs.pictures import Shown, read_pictures
 from leakscope_papers.programs.rows import read_rows
 from leakscope_papers.results import Result
-from leakscope_papers.scales import scale_of
+from leakscope_papers.scales import note_of, scale_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +109,7 @@ def _standing(
     result: Result, part: Part, settings: Mapping[str, object], axes: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield place and attacker of a cell as text, for each reading and attacker it belongs to; stand-in data has no note."""
-    note = "" if scale_of(result.item, result.scale).stand_in else part.note
+    note = "" if scale_of(result.item, result.scale).stand_in else note_of(part, settings)
     for where, column in places_of(result.item, part, settings):
         place = ", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes)
         yield place, ", ".join(word for word in (column.reading, column.attacker, note) if word)

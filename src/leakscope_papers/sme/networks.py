@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from leakscope.sweep.objects import batch_of, items_of, load_data
 from leakscope.training.file import TRAINING_KINDS
 from leakscope_papers.programs.rows import Say
 from leakscope_papers.programs.settings import build_network
+from leakscope_papers.scales import FEMNIST
 from leakscope_papers.sme.settings import Networks
 
 INKS = ("dark", "light")
@@ -54,8 +56,10 @@ class Ink:
 
 
 def in_ink(name: str, ink: str | None = None) -> Ink:
-    """Return a data set of bytes in an ink; unchanged without one."""
+    """Return a data set of bytes in an ink; unchanged without one, and FEMNIST, which is dark."""
     data = load_data(name)
+    if name == FEMNIST:
+        return Ink(data, data.statistics)
     if ink is None or ink == "light":
         return Ink(data, data.statistics)
     if ink != "dark":
@@ -65,8 +69,9 @@ def in_ink(name: str, ink: str | None = None) -> Ink:
 
 
 def clients_of(ink: Ink, samples: int, clients: int) -> Batch:
-    """Return the private batches of `clients` clients: the train part in a fixed random order, cut into batches."""
-    choice = DataChoice(name=ink.data.name, part="train", samples=samples, order="shuffled")
+    """Return the private batches of `clients` clients: the train part in a fixed random order, cut into batches; of FEMNIST, writers."""
+    by_writer: Literal["writers", "shuffled"] = "writers" if ink.data.name == FEMNIST else "shuffled"
+    choice = DataChoice(name=ink.data.name, part="train", samples=samples, order=by_writer)
     size = ink.data.size("train")
     if samples * clients > size:
         raise InputError(

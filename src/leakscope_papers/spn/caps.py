@@ -15,12 +15,12 @@ from torch import Tensor
 from leakscope.core import random
 
 TRAINED, PRINTED = "trained", "table 11"
-NO_QUERIES, EVERY_QUERY, KNOWN_QUERIES = "none", "all", "reconstructed"
+NO_QUERIES, EVERY_QUERY, KNOWN_QUERIES, UNPAIRED = "none", "all", "reconstructed", "unpaired"
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A CAP: its attack, its queries, and its measures with the distances they are computed from."""
+    """A CAP: its attack, its queries (or that labels are not paired), and its measures with the distances they are computed from."""
 
     attack: str
     queries: str
@@ -30,6 +30,7 @@ class Cap:
 CAPS: dict[str, Cap] = {
     "reconstruction": Cap("reconstruction", NO_QUERIES, {"cap": "rmse", "cap_raw": "rmse_raw"}),
     "membership": Cap("membership", NO_QUERIES, {"cap": "membership"}),
+    "membership in any order": Cap("membership", UNPAIRED, {"cap": "membership_unpaired"}),
     "tracing": Cap("tracing", EVERY_QUERY, {"cap": "tracing"}),
     "tracing of reconstructed queries": Cap("tracing", KNOWN_QUERIES, {"cap": "tracing_reconstructed"}),
 }

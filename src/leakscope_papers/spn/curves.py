@@ -49,6 +49,8 @@ K = TypeVar("K", bound=Hashable)
 RAW_CAP = 10.0
 ALL, PARTS = "all", "tracing by participants"
 PRODUCT = "accuracy_x_"  # prefix of a distance's name: distance times accuracy
+DISTRIBUTIONS = ("gradient of the CE loss", "gradient of the polarization loss")  # of figure 4, as quantiles
+LEVELS = 21  # of the quantiles
 DISTANCES = ("rmse", "membership", "tracing")
 Numbers = dict[str, list[float]]
 Asked = tuple[str, Place]  # key and place of a row
@@ -204,12 +206,14 @@ def _measured(settings: CurveSettings, attacked: Attacked, result: AttackResult,
     raw, _ = Rule(shown=False, cap=RAW_CAP).distances(truth, guess)
     classes, owners = attacked.model.classes, settings.owners
     tracing = traced(attacked, guess, result.scores.pairing, [owners, *settings.owners_too])
+    labelled = membership(truth, labels, guess, reconstruction.labels, classes=classes)
     numbers = {
         "ratio": around_median(ratio).tolist(),
         "iterations": reconstruction.iterations.double().tolist(),
         "rmse": rmse.nanmean(1).tolist(),
         "rmse_raw": raw.nanmean(1).tolist(),
-        "membership": membership(truth, labels, guess, reconstruction.labels, classes=classes).each.tolist(),
+        "membership": labelled.each.tolist(),
+        "membership_unpaired": labelled.unpaired.tolist(),
         **tracing[owners],
     }
     return Measured(numbers, tracing)
@@ -246,7 +250,8 @@ def cosines(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -
     attacked = attacked_of(shown, load_data(shown.data.name), chosen.batch)
     parts = both_gradients(attacked, chosen.bits)
     for group, where in missing:
-        keep.add(group, where, {"gradient_cosine": cosine_of(parts, group).tolist()})
+        values = {"gradient_cosine": cosine_of(parts, group).tolist()}
+        keep.add(group, where, values, curves=distributions(parts, group))
 
 
 def both_gradients(attacked: Attacked, bits: int) -> tuple[Tree, Tree]:
@@ -265,13 +270,27 @@ def both_gradients(attacked: Attacked, bits: int) -> tuple[Tree, Tree]:
 
 def cosine_of(parts: tuple[Tree, Tree], group: str) -> Tensor:
     """Return the cosine of each trial over a named layer, `all weights` or `all biases`."""
-    ends = {"all weights": "weight", "all biases": "bias"}
-    chosen = [n for n in parts[0] if n == group or (group in ends and n.endswith(ends[group]))]
+    chosen = _names(parts[0], group)
 
     def cosine(one: Tree, other: Tree) -> Tensor:
         return dot(one, other) / (norm(one) * norm(other)).clamp_min(1e-30)
 
     return lift(cosine)(*({n: part[n] for n in chosen} for part in parts))
+
+
+def distributions(parts: tuple[Tree, Tree], group: str) -> dict[str, dict[str, list[float] | list[list[float]]]]:
+    """Return the quantiles of the entries of both gradients over a group, the mean over images."""
+    levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
+    curves: dict[str, dict[str, list[float] | list[list[float]]]] = {}
+    for title, part in zip(DISTRIBUTIONS, parts, strict=True):
+        entries = torch.cat([part[n].flatten(1) for n in _names(part, group)], dim=1).double()
+        curves[title] = {"x": levels.tolist(), "y": [torch.quantile(entries, levels, dim=1).mean(1).tolist()]}
+    return curves
+
+
+def _names(part: Tree, group: str) -> list[str]:
+    ends = {"all weights": "weight", "all biases": "bias"}
+    return [n for n in part if n == group or (group in ends and n.endswith(ends[group]))]
 
 
 def around_median(values: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +17,7 @@ from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
+from leakscope.data import Dataset, using, write_leaf
 from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.metrics import score
 from leakscope.models import Torch, build, draw_parameters
@@ -216,3 +218,21 @@ def test_rows_of_table_6_are_cells_beside_the_printed_ones(tmp_path: Path, monke
     gain = values["sme"]["psnr_above_baselines"]
     assert gain.estimate.value == pytest.approx(psnr["sme"] - max(psnr["ig"], psnr["dlfa"]))
     assert gain.over == ("over ig" if psnr["ig"] >= psnr["dlfa"] else "over dlfa")
+
+
+def test_clients_of_a_users_femnist_are_writers_in_its_own_ink(tmp_path: Path) -> None:
+    x = np.full((6, 1, 28, 28), 200, np.uint8)
+    x[:, 0, 0, 0] = np.arange(6)
+    groups, y = np.array([0, 0, 0, 1, 1, 1]), np.arange(6)
+    names = tuple(map(str, range(62)))
+    toy = Dataset(
+        name="toy", kind="image", x_train=x, y_train=y, x_test=x, y_test=y, class_names=names, groups_train=groups,
+        groups_test=groups,
+    )  # fmt: skip
+    write_leaf(toy, tmp_path)
+    with using({"femnist": tmp_path}):
+        ink = in_ink("femnist", "dark")
+        batch = clients_of(ink, 2, 2)
+    assert ink.scaling == FEMNIST_STATISTICS
+    assert float(batch.inputs.max()) == pytest.approx(200 / 255)  # not turned over
+    assert sorted(batch.labels.tolist()) == [[0, 1], [3, 4]]

@@ -87,7 +87,9 @@ class Kept:
         del where
         return key in self.rows
 
-    def add(self, key: str, where: Mapping[str, Plain], values: Mapping[str, Sequence[float]]) -> None:
+    def add(
+        self, key: str, where: Mapping[str, Plain], values: Mapping[str, Sequence[float]], *, curves: Any = None
+    ) -> None:
         assert key not in self.rows
         self.rows[key] = (where, values)
 
@@ -174,7 +176,7 @@ def test_a_command_puts_accuracies_of_fedavg_into_caps_and_characteristics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are read apart from those of clients in turn. Here nobody trains or attacks: the training told is FedAvg's."""
-    names = ("ratio", "rmse", "rmse_raw", "membership", "tracing", "tracing_reconstructed")
+    names = ("ratio", "rmse", "rmse_raw", "membership", "membership_unpaired", "tracing", "tracing_reconstructed")
     asked: list[Trained] = []
     monkeypatch.setattr(spn, "kept_curve", lambda trained, *_: asked.append(trained) or torch.tensor([[1, 1, 0]]))
     monkeypatch.setattr(spn, "attack_curve", lambda *_: [spn.Measured({name: [0.2, 0.4] for name in names}, {})])
@@ -413,6 +415,17 @@ def test_the_two_gradients_are_the_parts_of_the_one_that_is_shared() -> None:
     assert_close(spn.cosine_of((ce, polarised), "conv2.weight"), one, rtol=1e-4, atol=1e-5)
     keep = run("spn_cosines", told(batch=1, bits=4, groups=["conv2.weight"]))
     assert_close(torch.tensor(keep.rows["conv2.weight"][1]["gradient_cosine"]), one, rtol=1e-4, atol=1e-5)
+
+
+def test_figure_4_keeps_the_distribution_of_both_gradients() -> None:
+    parts = spn.both_gradients(attacked_clients(1), 4)
+    curves = spn.distributions(parts, "conv2.weight")
+    assert list(curves) == ["gradient of the CE loss", "gradient of the polarization loss"]
+    for part, curve in zip(parts, curves.values(), strict=True):
+        ordered = part["conv2.weight"].flatten(1).double().sort(1).values.mean(0)
+        (y,) = torch.tensor(curve["y"], dtype=torch.float64)
+        assert_close(y[[0, -1]], ordered[[0, -1]])
+        assert bool((y.diff() >= 0).all())
 
 
 # -- accuracies
