@@ -117,9 +117,9 @@ def resnet20_dlg(*, batch_statistics: bool = False, **settings: Unpack[ResNetSet
     return _resnet("resnet20_dlg", (1, 1, 1), norm="batch" if batch_statistics else "running", **settings)
 
 
-@settings_of(_resnet, activation="sigmoid")
+@settings_of(_resnet, activation="tanh")
 def resnet20_cpl(
-    *, stride: int = 1, norm: str = "none", pool: str = "four", **settings: Unpack[ResNetSettings]
+    *, stride: int = 1, norm: str = "running", pool: str = "four", **settings: Unpack[ResNetSettings]
 ) -> nn.Module:
     """Return a reading of CPL's ResNet20, of which the paper gives neither activation, strides, norm nor pool.
 
