@@ -22,7 +22,7 @@ from leakscope.models.settings import Shape, activation_layer, image_shape, posi
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "running": nn.BatchNorm2d,
     "batch": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
-    "none": lambda channels: nn.Identity(),
+    "none": lambda _: nn.Identity(),
 }
 POOLS: dict[str, Callable[[], nn.Module]] = {
     "global": lambda: nn.AdaptiveAvgPool2d(1),
