@@ -36,6 +36,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
 	$(BIN)/leakscope paper render --check
+	$(BIN)/python tools/papers.py --check
 	$(BIN)/python tools/catalogue.py --check
 	$(BIN)/python tools/reference.py --check
 

@@ -1,15 +1,20 @@
-"""How many of an item's planned rows at a scale are recorded, and why the others are missing."""
+"""How much of an item is recorded: planned rows at a scale, printed numbers and how many of them agree, and why others are missing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from leakscope_papers.items import Item
+from leakscope_papers.comparing import ALIKE, JUDGED, NO_SUCCESS, TOO_FEW
+from leakscope_papers.items import Item, read_item
 from leakscope_papers.planned import planned_cells
 from leakscope_papers.records import recorded_file
-from leakscope_papers.results import recorded_result
-from leakscope_papers.scales import scale_of
+from leakscope_papers.results import FULL, Result, recorded_result
+from leakscope_papers.scales import SCALES, scale_of
+
+MEASURED = (*JUDGED, TOO_FEW, NO_SUCCESS)
+LARGE = 50  # trials from which a number counts as measured at size
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +49,56 @@ def missing_reason(item: Item, counts: Mapping[str, RowCount]) -> str:
         reasons += [f"{scale} leaves out {', '.join(left_out)}"] if left_out else []
     reasons += [f"{measure}: {why}" for measure, why in item.absent.items()]
     return "; ".join(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Printed numbers: how many there are, are measured, are measured at n >= 50 or full scale, agree or are close, differ."""
+
+    printed: int = 0
+    measured: int = 0
+    large: int = 0
+    alike: int = 0
+    apart: int = 0
+
+    def __add__(self, other: Numbers) -> Numbers:
+        """Return the numbers of both."""
+        return Numbers(*(getattr(self, name) + getattr(other, name) for name in Numbers.__slots__))
+
+
+@functools.cache
+def recorded_results(name: str) -> Mapping[str, Result]:
+    """Return scale -> recorded result of an item, the largest scale first; those of stand-in data are left out."""
+    item = read_item(name)
+    files = {scale: recorded_file(name, scale) for scale in reversed(SCALES) if scale in item.scales}
+    found = {scale: path for scale, path in files.items() if path.is_file() and not scale_of(item, scale).stand_in}
+    return {scale: recorded_result(item, scale, path) for scale, path in found.items()}
+
+
+def numbers_of(item: Item) -> Numbers:
+    """Return how the printed numbers of an item stand.
+
+    Each number counts once, at the largest scale that measured it. Where there are several readings of the paper, the one with
+    most numbers alike is taken first, and another only for numbers that it does not measure.
+    """
+    rows = [row for row in item.printed.rows if row.value is not None]
+    verdicts: dict[int, tuple[str, bool]] = {}
+    for scale, result in recorded_results(item.name).items():
+        counts = result.comparison.counts
+        columns = [column for column in result.comparison.columns if column.judged]
+        for column in sorted(columns, key=lambda column: -sum(counts[column.title].get(word, 0) for word in ALIKE)):
+            for line in result.comparison.lines:
+                n = max((cell.trials for cell in line.measured if cell.column == column), default=0)
+                for measure, row in line.printed.items():
+                    verdict = line.verdicts.get((column.title, measure))
+                    if verdict is not None and verdict.word in MEASURED:
+                        verdicts.setdefault(id(row), (verdict.word, scale == FULL or n >= LARGE))
+    words = [verdicts[id(row)] for row in rows if id(row) in verdicts]
+    alike = sum(word in ALIKE for word, _ in words)
+    apart = sum(word not in (*ALIKE, TOO_FEW) for word, _ in words)
+    return Numbers(len(rows), len(words), sum(large for _, large in words), alike, apart)
+
+
+def total(items: Iterable[Item]) -> Numbers:
+    """Return how the printed numbers of several items stand."""
+    return sum(map(numbers_of, items), Numbers())

@@ -32,7 +32,7 @@ def test_lenets_give_logits_for_every_activation_pooling_and_channel(name: str, 
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["mlp", "resnet20", "resnet20_dlg", "cnn_mnist", "cnn_cifar"])
+@pytest.mark.parametrize("name", ["mlp", "resnet20", "resnet20_dlg", "resnet20_cpl", "cnn_mnist", "cnn_cifar"])
 def test_other_networks_give_logits_for_every_activation_and_channel(name: str, size: int) -> None:
     for activation, channels in itertools.product(ACTIVATIONS, (1, 3)):
         assert output_shape(name, channels, size, {"activation": activation}) == (2, 7)
@@ -152,3 +152,21 @@ def test_wrong_settings_are_refused_in_one_line(
     with pytest.raises(InputError, match=message) as caught:
         build(name, shape, classes, settings)
     assert "\n" not in str(caught.value)
+
+
+def test_the_readings_of_cpls_resnet_include_dlgs() -> None:
+    settings = {"activation": "sigmoid", "norm": "batch", "pool": "global", "width": 2}
+    reading = build("resnet20_cpl", (3, 8, 8), 10, settings)
+    dlg = build("resnet20_dlg", (3, 8, 8), 10, {"batch_statistics": True, "width": 2})
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    logits = [model.apply(model.parameters, model.buffers, images, torch.tensor(0))[0] for model in (reading, dlg)]
+    assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize(
+    ("pool", "stride", "features"), [("global", 1, 8), ("four", 1, 32), ("none", 1, 512), ("none", 2, 32)]
+)
+def test_the_head_of_cpls_resnet_sees_what_the_pool_leaves(pool: str, stride: int, features: int) -> None:
+    model = build("resnet20_cpl", (3, 8, 8), 10, {"pool": pool, "stride": stride, "norm": "none", "width": 2})
+    assert model.parameters["head.weight"].shape == (10, features)
+    assert not any("norm" in name for name in model.parameters)

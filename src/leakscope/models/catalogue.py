@@ -18,7 +18,7 @@ from leakscope.models.dense import linear, mlp, mlp_sme
 from leakscope.models.dropout import KeyedDropout
 from leakscope.models.initialise import Torch, draw_parameters
 from leakscope.models.lenet import lenet_cpl, lenet_dlg, lenet_sme
-from leakscope.models.resnet import resnet8, resnet20, resnet20_dlg
+from leakscope.models.resnet import resnet8, resnet20, resnet20_cpl, resnet20_dlg
 from leakscope.models.resnet18 import resnet18
 from leakscope.models.vit import vit
 from leakscope.models.vit_b16 import vit_b16
@@ -31,6 +31,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "dlnet": lenet_cpl,
     "resnet20": resnet20,
     "resnet20_dlg": resnet20_dlg,
+    "resnet20_cpl": resnet20_cpl,
     "cnn_mnist": cnn_mnist,
     "cnn_cifar": cnn_cifar,
     "mlp_sme": mlp_sme,

@@ -4,36 +4,51 @@ He et al. 2016, "Deep residual learning for image recognition", arXiv:1512.03385
 basic blocks with w, 2w and 4w filters, global average pooling, a dense layer. Where a block changes the number of filters or the
 side, its shortcut is a 1x1 convolution with batch norm (the paper's option B). Batch norm is in eval mode
 (`leakscope.models.build`); with `batch_statistics` it always uses the current batch (the positions of one image, for a batch of
-one), as in train mode.
+one), as in train mode. `resnet20_cpl` has the settings that the CPL paper leaves open.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
+from leakscope.core.registry import lookup
 from leakscope.core.signature import settings_of
 from leakscope.models.settings import Shape, activation_layer, image_shape, positive
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "running": nn.BatchNorm2d,
+    "batch": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
+    "none": lambda _: nn.Identity(),
+}
+POOLS: dict[str, Callable[[], nn.Module]] = {
+    "global": lambda: nn.AdaptiveAvgPool2d(1),
+    "four": lambda: nn.AvgPool2d(4, ceil_mode=True),
+    "none": nn.Identity,
+}
 
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch norm and a shortcut: a(shortcut(x) + norm(conv(a(norm(conv(x))))))."""
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, activation: str, running: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, activation: str, norm: str = "running"
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(out_channels, track_running_stats=running)
+        self.norm1 = lookup(NORMS, norm, "norm")(out_channels)
         self.activation1 = activation_layer(activation)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(out_channels, track_running_stats=running)
+        self.norm2 = lookup(NORMS, norm, "norm")(out_channels)
         self.activation2 = activation_layer(activation)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(out_channels, track_running_stats=running),
+                lookup(NORMS, norm, "norm")(out_channels),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,38 +71,40 @@ def _resnet(
     name: str,
     strides: tuple[int, ...],
     *,
-    running: bool,
+    norm: str,
+    pool: str = "global",
     input_shape: Shape = (3, 32, 32),
     classes: int = 10,
     activation: str = "relu",
     width: int = 16,
 ) -> nn.Module:
     """Return a ResNet of one stage of three basic blocks per stride; each stage doubles the filters."""
-    channels, _, _ = image_shape(name, input_shape)
+    channels, height, breadth = image_shape(name, input_shape)
     size = positive("width", width)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv=nn.Conv2d(channels, size, 3, padding=1, bias=False),
-        norm=nn.BatchNorm2d(size, track_running_stats=running),
+        norm=lookup(NORMS, norm, "norm")(size),
         activation=activation_layer(activation),
     )
     for number, stride in enumerate(strides):
         outputs = width * 2**number
         layers[f"stage{number + 1}"] = nn.Sequential(
-            BasicBlock(size, outputs, stride, activation, running),
-            BasicBlock(outputs, outputs, 1, activation, running),
-            BasicBlock(outputs, outputs, 1, activation, running),
+            BasicBlock(size, outputs, stride, activation, norm),
+            BasicBlock(outputs, outputs, 1, activation, norm),
+            BasicBlock(outputs, outputs, 1, activation, norm),
         )
-        size = outputs
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+        size, height, breadth = outputs, -(-height // stride), -(-breadth // stride)
+    layers["pool"] = lookup(POOLS, pool, "pool")()
     layers["flatten"] = nn.Flatten()
-    layers["head"] = nn.Linear(size, positive("classes", classes))
+    places = {"global": 1, "four": -(-height // 4) * -(-breadth // 4), "none": height * breadth}[pool]
+    layers["head"] = nn.Linear(size * places, positive("classes", classes))
     return nn.Sequential(layers)
 
 
-@settings_of(_resnet, without=("running",))
+@settings_of(_resnet, without=("norm", "pool"))
 def resnet20(*, batch_statistics: bool = False, **settings: Unpack[ResNetSettings]) -> nn.Module:
     """Return ResNet20: stages of `width`, 2 `width` and 4 `width` filters with strides 1, 2, 2."""
-    return _resnet("resnet20", (1, 2, 2), running=not batch_statistics, **settings)
+    return _resnet("resnet20", (1, 2, 2), norm="batch" if batch_statistics else "running", **settings)
 
 
 @settings_of(resnet20, activation="sigmoid")
@@ -97,7 +114,19 @@ def resnet20_dlg(*, batch_statistics: bool = False, **settings: Unpack[ResNetSet
     With running statistics twenty sigmoids erase the image: the gradients of any two differ by less than 1e-5. Attack it with
     `batch_statistics` and PyTorch's initial weights.
     """
-    return _resnet("resnet20_dlg", (1, 1, 1), running=not batch_statistics, **settings)
+    return _resnet("resnet20_dlg", (1, 1, 1), norm="batch" if batch_statistics else "running", **settings)
+
+
+@settings_of(_resnet, activation="tanh")
+def resnet20_cpl(
+    *, stride: int = 1, norm: str = "running", pool: str = "four", **settings: Unpack[ResNetSettings]
+) -> nn.Module:
+    """Return a reading of CPL's ResNet20, of which the paper gives neither activation, strides, norm nor pool.
+
+    `norm` is running, batch (statistics of the current batch) or none; `pool` is global, four (4x4 windows, as in DLG's code) or none.
+    With a global pool every position has the same influence on the loss, so the gradient hardly depends on where a pixel is.
+    """
+    return _resnet("resnet20_cpl", (1, stride, stride), norm=norm, pool=pool, **settings)
 
 
 def resnet8(

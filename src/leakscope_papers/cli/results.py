@@ -62,24 +62,31 @@ def record(
 
 
 def status(only: Only = None) -> None:
-    """List how many of the planned rows of each item are recorded at each scale, and why others are missing."""
+    """List the recorded rows and printed numbers of each item, why others are missing, and each paper's share that agrees."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Column, Table
 
     from leakscope_papers.items import choose_items
+    from leakscope_papers.pages.standing import paper_line
     from leakscope_papers.scales import SCALES
-    from leakscope_papers.status import missing_reason, rows_of
+    from leakscope_papers.status import missing_reason, numbers_of, rows_of, total
 
     names = Column("item", no_wrap=True)
-    table = Table(names, *SCALES, Column("not measured", ratio=1), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for item in choose_items(only or ["all"]):
+    table = Table(names, *SCALES, "numbers", Column("not measured", ratio=1), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    items = choose_items(only or ["all"])
+    for item in items:
         counts = {scale: rows_of(item, scale) for scale in SCALES if scale in item.scales}
         words = [f"{counts[scale].measured}/{counts[scale].planned}" if scale in counts else "" for scale in SCALES]
-        table.add_row(item.name, *words, missing_reason(item, counts))
+        numbers = numbers_of(item)
+        share = f"{numbers.alike}/{numbers.measured}/{numbers.printed}" if numbers.printed else ""
+        table.add_row(item.name, *words, share, missing_reason(item, counts))
     console = Console()
     console.print(table)
-    console.print("smoke, small, full: recorded rows / planned rows", style="dim")
+    console.print("smoke, small, full: recorded / planned rows; numbers: alike / measured / printed", style="dim")
+    papers = dict.fromkeys(item.name.partition("-")[0] for item in items)
+    for paper in papers:
+        console.print(paper_line(paper, total(item for item in items if item.name.startswith(f"{paper}-"))))
 
 
 def render(

@@ -79,7 +79,9 @@ def _items(paper: str, results: Sequence[Result]) -> list[str]:
     lines += ["| item | what | scale | rows | printed numbers | missing |", "|---|---|---|---|---|---|"]
     for item in choose_items([paper]):
         head = [item.name.removeprefix(f"{paper}-"), item.printed.title]
-        lines += [_row([*head, *_item_cells(item, result)]) for result in _recorded(item.name).values() or (None,)]
+        lines += [
+            markdown_row([*head, *_item_cells(item, result)]) for result in _recorded(item.name).values() or (None,)
+        ]
     earlier = [f"- {result.item.name}: {words}" for result in results for words in earlier_rows(result.earlier)]
     if earlier:
         lines += ["", "Recorded and left out above, as the item's settings are others now:", "", *earlier]
@@ -115,7 +117,9 @@ def _claims(results: Sequence[Result]) -> list[str]:
     for result in results:
         name = result.item.name.partition("-")[2]
         for claim_findings in _by_claim(findings_to_show(result.findings)):
-            lines.append(_row([f"{name}: {claim_findings[0].claim.says}", *_claim_cells(result, claim_findings)]))
+            lines.append(
+                markdown_row([f"{name}: {claim_findings[0].claim.says}", *_claim_cells(result, claim_findings)])
+            )
     return [*lines, ""]
 
 
@@ -212,5 +216,6 @@ def _machine(source: object) -> str:
     return ", ".join(word for word in (str(facts.get("device", "")), torch) if word)
 
 
-def _row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return one line of a Markdown table."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"

@@ -1,0 +1,51 @@
+"""How printed numbers stand: each counts once, at the largest scale and by the reading that fits best."""
+
+from __future__ import annotations
+
+import pytest
+
+from leakscope_papers.items import choose_items, read_item
+from leakscope_papers.pages.standing import summary_table
+from leakscope_papers.registry import papers
+from leakscope_papers.status import Numbers, numbers_of, total
+
+TABLES = ("cpl-table-2", "cpl-table-5", "cpl-table-6", "mixing-table-1")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_part_is_at_most_its_whole(name: str) -> None:
+    item = read_item(name)
+    numbers = numbers_of(item)
+    assert numbers.printed == sum(row.value is not None for row in item.printed.rows)
+    assert numbers.printed >= numbers.measured >= max(numbers.large, numbers.alike + numbers.apart)
+
+
+def test_rows_of_another_network_than_the_printed_one_do_not_count() -> None:
+    item = read_item("cpl-table-5")  # CIFAR is recorded on LeNet and printed for ResNet20
+    printed = [row for row in item.printed.rows if row.where["data"] in ("mnist", "lfw_face")]
+    assert numbers_of(item).measured == len(printed) < len(item.printed.rows)
+
+
+def test_full_rows_count_as_large_and_rows_of_twenty_do_not() -> None:
+    assert numbers_of(read_item("cpl-table-2")).large > 0
+    assert numbers_of(read_item("cpl-table-5")).large == 0
+
+
+def test_papers_add_up() -> None:
+    items = [read_item(name) for name in TABLES]
+    assert total(items) == sum(map(numbers_of, items), Numbers())
+    assert total([]) == Numbers()
+
+
+def test_the_table_has_a_line_for_each_paper() -> None:
+    table = summary_table("papers").splitlines()
+    assert len(table) == 2 + len(papers())
+    assert all(f"(papers/{name}/README.md)" in line for name, line in zip(papers(), table[2:], strict=True))
+
+
+def test_no_item_keeps_a_row_of_lenet_at_the_place_of_resnet20() -> None:
+    for item in choose_items(["cpl"]):
+        for part in item.parts:
+            model = part.scenario.get("model")
+            if part.where.get("model") == "resnet20" and isinstance(model, dict) and not part.same_as:
+                assert str(model["name"]).startswith("resnet20"), f"{item.name}/{part.name}"
