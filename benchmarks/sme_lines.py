@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from leakscope.attacks.engine.plan import Execution
-from leakscope.attacks.labels import counts
+from leakscope.attacks.label_rules.counts import counts
 from leakscope.attacks.recipes import ig_update, sme
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random

@@ -53,6 +53,7 @@ def client(seed: int, samples: int, classes: int = 6, shape: tuple[int, ...] = (
     return x, torch.randint(classes, (samples,), generator=generator)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 999), samples=st.integers(1, 10), steps=st.integers(1, 4))
 def test_a_dense_first_layer_counts_the_examples_whatever_the_steps(seed: int, samples: int, steps: int) -> None:

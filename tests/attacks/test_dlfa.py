@@ -28,7 +28,7 @@ from leakscope.attacks.dlfa import (
 from leakscope.attacks.engine.forms import Evaluation, Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.runner import run_problem
-from leakscope.attacks.labels import counts
+from leakscope.attacks.label_rules.counts import counts
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.starts import Insider

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.labels import JOINT, LABEL_RULES, _apportion, _length, counts, cpl, idlg, known
+from leakscope.attacks.label_rules.apportion import apportion
+from leakscope.attacks.label_rules.choice import by_residual
+from leakscope.attacks.label_rules.counts import _length, calibrated, counts
+from leakscope.attacks.label_rules.head import LabelRule
+from leakscope.attacks.label_rules.ilrg import ilrg
+from leakscope.attacks.label_rules.negative_classes import analytic, bias_corrected
+from leakscope.attacks.label_rules.one_example import cpl, idlg
+from leakscope.attacks.labels import JOINT, LABEL_RULES, known
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import dlg, ig
 from leakscope.attacks.simulate import LABEL
@@ -31,6 +38,7 @@ CLASSES = 5
 TRIALS = 60
 SEEDS = list(range(TRIALS))
 KEYS = random.key(SEEDS)
+BATCH_RULES = [counts, calibrated, ilrg, analytic, bias_corrected, by_residual]
 
 
 class NoBias(nn.Sequential):
@@ -119,7 +127,7 @@ def test_the_product_rule_picks_the_row_against_the_others_even_where_some_rows_
     assert read[2].item() in (0, 1)
 
 
-@pytest.mark.parametrize("rule", [cpl, counts])
+@pytest.mark.parametrize("rule", [cpl, *BATCH_RULES])
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.LeakyReLU()])
 def test_row_sums_of_features_that_may_be_negative_are_refused(rule: object, activation: nn.Module) -> None:
     model = no_bias(activation)
@@ -138,7 +146,7 @@ def test_rules_for_one_example_refuse_two(rule: object) -> None:
 
 def test_each_trial_is_read_as_it_is_alone() -> None:
     model = NETWORKS["no bias, sigmoid"]()
-    for rule, samples in ((idlg, 1), (cpl, 1), (counts, 4)):
+    for rule, samples in ((idlg, 1), (cpl, 1), *((rule, 4) for rule in BATCH_RULES)):
         seen, knowledge, _ = play(model, samples)
         many = rule(model, seen, knowledge, KEYS)
         for i in (0, 17):
@@ -146,7 +154,7 @@ def test_each_trial_is_read_as_it_is_alone() -> None:
             assert torch.equal(rule(model, take(seen, one), knowledge, KEYS[one]), many[one])
 
 
-@pytest.mark.parametrize("rule", [idlg, cpl, counts])
+@pytest.mark.parametrize("rule", [idlg, cpl, *BATCH_RULES])
 def test_a_network_that_does_not_end_in_a_dense_layer_is_refused(rule: object) -> None:
     model = from_module(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Softmax(-1)), input_shape=(1, 3, 4))
     seen, knowledge, _ = play(model, 1)
@@ -154,7 +162,7 @@ def test_a_network_that_does_not_end_in_a_dense_layer_is_refused(rule: object) -
         rule(model, seen, knowledge, KEYS)
 
 
-@pytest.mark.parametrize("rule", [idlg, cpl, counts])
+@pytest.mark.parametrize("rule", [idlg, cpl, *BATCH_RULES])
 def test_a_head_that_stays_at_home_is_refused_in_one_line(rule: object) -> None:
     model = NETWORKS["sigmoid mlp"]()
     model = replace(model, private=frozenset({"head.weight", "head.bias"}))
@@ -208,12 +216,13 @@ def test_counts_are_nearly_exact_at_first_weights(name: str, init: Init, bound: 
     assert overlap(read, batch.labels, CLASSES) >= bound
 
 
+@pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("samples", [1, 3, 8])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_counts_give_as_many_labels_as_the_batch_has_in_class_order(name: str, samples: int) -> None:
+def test_a_rule_gives_as_many_labels_as_the_batch_has_in_class_order(name: str, samples: int, rule: LabelRule) -> None:
     model = NETWORKS[name]()
     seen, knowledge, _ = play(model, samples, init=Uniform())
-    read = counts(model, seen, knowledge, KEYS)
+    read = rule(model, seen, knowledge, KEYS)
     assert read.shape == (TRIALS, samples)
     assert read.dtype == torch.int64
     assert torch.equal(read, read.sort(dim=1).values)
@@ -310,7 +319,7 @@ def test_the_length_of_an_update_is_found_where_classes_are_missing(seed: int, s
     assert float(found) == pytest.approx(length, rel=1e-6)
 
 
-@pytest.mark.parametrize("rule", [idlg, cpl, counts])
+@pytest.mark.parametrize("rule", [idlg, cpl, *BATCH_RULES])
 def test_a_loss_whose_gradient_says_nothing_about_the_label_is_refused(rule: object) -> None:
     """With MSE the last gradient is 2 (o - y) / C, which need not be least for the true class."""
     model = NETWORKS["linear"]()
@@ -330,7 +339,7 @@ def test_a_loss_whose_gradient_says_nothing_about_the_label_is_refused(rule: obj
 def test_apportioning_is_largest_remainder(shares: list[list[float]], total: int) -> None:
     share = torch.tensor(shares, dtype=torch.float64) + 1e-3
     share = share / share.sum(1, keepdim=True)
-    read = _apportion(share, torch.ones(len(share), total, dtype=torch.bool))
+    read = apportion(share, torch.ones(len(share), total, dtype=torch.bool))
     assert read.shape == (len(shares), total)
     for row, labels in zip(share, read, strict=True):
         number = torch.bincount(labels, minlength=4)
@@ -339,10 +348,10 @@ def test_apportioning_is_largest_remainder(shares: list[list[float]], total: int
 
 
 def test_shares_that_are_whole_are_given_exactly() -> None:
-    assert _apportion(torch.tensor([[0.5, 0.0, 0.25, 0.25]]), torch.ones(1, 4, dtype=torch.bool)).tolist() == [
+    assert apportion(torch.tensor([[0.5, 0.0, 0.25, 0.25]]), torch.ones(1, 4, dtype=torch.bool)).tolist() == [
         [0, 0, 2, 3]
     ]
-    assert _apportion(torch.tensor([[0.0, 1.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)).tolist() == [[1, 1, 1]]
+    assert apportion(torch.tensor([[0.0, 1.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)).tolist() == [[1, 1, 1]]
 
 
 # -- joint, and the choice of a rule
@@ -366,7 +375,7 @@ def test_auto_uses_what_was_told_and_else_reads_it_off(samples: int) -> None:
     seen, knowledge, batch = play(model, samples)
     attack = Matching("any", labels="auto")
     read = attack.prepare(model, seen, knowledge, SEEDS)[0].facts.knowledge.labels
-    rule = cpl if samples == 1 else counts
+    rule = cpl if samples == 1 else by_residual
     assert torch.equal(read, rule(model, seen, knowledge, KEYS))
     wrong = (batch.labels + 1) % CLASSES
     given = attack.prepare(model, seen, replace(knowledge, labels=wrong), SEEDS)[0].facts.knowledge.labels
@@ -382,6 +391,6 @@ def test_an_unknown_rule_is_refused_with_the_near_names() -> None:
 def test_smaller_clients_get_their_own_number_of_labels() -> None:
     share = torch.tensor([[0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
     present = torch.tensor([[True, True, True, True], [False, True, False, True]])
-    read = _apportion(share, present)
+    read = apportion(share, present)
     assert read[0].tolist() == [1, 1, 2, 2]
     assert read[1][present[1]].tolist() == [1, 2]

@@ -15,7 +15,7 @@ from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.runner import run_problem
-from leakscope.attacks.labels import counts
+from leakscope.attacks.label_rules.counts import counts
 from leakscope.attacks.recipes import ATTACKS, ig, ig_update, sme
 from leakscope.attacks.simulate import ALPHA
 from leakscope.attacks.starts import Insider

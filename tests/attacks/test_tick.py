@@ -85,6 +85,7 @@ def test_a_tick_recorded_once_serves_every_tick_of_its_kind(name: str, monkeypat
     assert differing(Engine(model, problem, attack.stop, "native").run(), plain) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("recording")
 def test_what_cannot_be_recorded_runs_plainly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
@@ -99,6 +100,7 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so(monkeypatch: pytest.Mo
     assert not engine.recorded
 
 
+@pytest.mark.slow
 def test_numbers_read_from_a_table_have_the_bits_of_those_computed() -> None:
     model, problem, attack = prepared("adam")
     plain = Engine(model, problem, attack.stop, "native", record=False).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,19 @@ import pytest
 import torch
 from tests.auditing.test_audit_target import Old, Through
 from torch import Tensor, nn
+from torch.testing import assert_close
 
+from leakscope.attacks.batch_statistics import read_batch_statistics
 from leakscope.auditing import suite
 from leakscope.auditing.capture_audit import audit_captures
-from leakscope.auditing.capture_reader import BEST_ROUND
+from leakscope.auditing.capture_reader import BEST_ROUND, observe_captures
 from leakscope.auditing.suite import TARGETS
 from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError
-from leakscope.core.types import LocalTraining
-from leakscope.store.captures import Capture, write_capture
+from leakscope.core.types import Knowledge, LocalTraining, Shares
+from leakscope.models import from_module
+from leakscope.store.captures import Capture, read_capture, write_capture
+from leakscope.store.recorder import capture
 
 
 @pytest.fixture(autouse=True)
@@ -286,3 +291,22 @@ def test_label_counts_are_told_where_the_rate_is_not(tmp_path: Path) -> None:
     notes = " ".join(audited(tmp_path).notes)
     assert "class 0: 1 (" in notes
     assert "rate times steps" in notes
+
+
+def test_buffers_that_a_client_sent_are_part_of_its_observation(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    model = from_module(module.eval(), input_shape=(1, 4, 4))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    x = torch.rand(5, 1, 4, 4)
+    module.train()(x)
+    capture(before, module, directory=tmp_path, round=1, client=0, samples=5)
+    captured = read_capture(tmp_path / "round-00001-client-0.json")
+    seen = observe_captures([captured], model, 5, Shares.WEIGHTS)
+    read = read_batch_statistics(model, seen, Knowledge((1, 4, 4), 3, 5))["1"]
+    entering = module[0](x)
+    assert_close(read.mean[0], entering.mean((0, 2, 3)).double(), rtol=0, atol=1e-6)
+    assert_close(read.variance[0], entering.var((0, 2, 3), unbiased=False).double(), rtol=0, atol=1e-6)
+    trainable = {name: value for name, value in captured.sent.items() if name in model.parameters}
+    silent = observe_captures([replace(captured, sent=trainable)], model, 5, Shares.WEIGHTS)
+    assert silent.rounds[0].buffers_after is None

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks.batch_statistics import BatchStatistics
 from leakscope.attacks.null import guessed
 from leakscope.auditing import Target, audit_target, suite
 from leakscope.auditing.advice import advise
@@ -30,6 +31,7 @@ from leakscope.auditing.suite import Entry
 from leakscope.auditing.target import make_subject
 from leakscope.auditing.target_audit import left_out_statistics, scored_audit
 from leakscope.auditing.verdict import Grade
+from leakscope.clients import Client
 from leakscope.core.progress import SILENT
 from leakscope.core.types import Outcome
 from leakscope.defences import GaussianNoise
@@ -145,8 +147,18 @@ def test_reasons_name_what_is_frozen_and_what_batch_norm_sends() -> None:
     frozen = make_subject(Target(model=layers, **sample()))
     (why,) = [item.why for item in plan_exposure(expose_clients(frozen, 2, 0))[1] if item.what == "analytic"]
     assert "frozen" in why
-    assert left_out_statistics(layers) == []
-    assert len(left_out_statistics(layers.train())) == 1
+
+
+@pytest.mark.parametrize(("training", "sends", "unread"), [(False, False, 0), (True, False, 1), (True, True, 0)])
+def test_statistics_of_batch_norm_are_untested_where_clients_do_not_send_them(
+    training: bool, sends: bool, unread: int
+) -> None:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).train(training)
+    subject = make_subject(Target(model=layers, client=Client(sends_buffers=sends), examples=2, **sample()))
+    world = expose_clients(subject, 2, 0)
+    assert len(left_out_statistics(world)) == unread
+    (ig,) = [entry.make(1) for entry in plan_exposure(world)[0] if entry.name == "ig"]
+    assert any(isinstance(prior, BatchStatistics) for prior in ig.priors) == sends
 
 
 def test_no_time_is_not_given_as_a_lack_of_attackers(world: Exposure) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks import Peeling
 from leakscope.attacks.engine import plan
+from leakscope.attacks.label_rules.choice import BatchLabels
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_target
@@ -67,18 +68,18 @@ class Branching(nn.Module):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock on which every client played and every label read takes 10 s."""
-    now, expose, rules = [0.0], attack_runs.expose, attack_runs.LABEL_RULES
+    now, expose, read_batch = [0.0], attack_runs.expose, attack_runs.read_batch
 
     def played(model: Any, client: Any, weights: Any, batch: Any, seeds: Any) -> Exposure:
         now[0] += 10.0 * batch.trials
         return expose(model, client, weights, batch, seeds)
 
-    def read(model: Any, observation: Any, *rest: Any) -> Tensor:
+    def read(model: Any, observation: Any, *rest: Any) -> BatchLabels:
         now[0] += 10.0 * observation.trials
-        return rules["counts"](model, observation, *rest)
+        return read_batch(model, observation, *rest)
 
     monkeypatch.setattr(attack_runs, "expose", played)
-    monkeypatch.setattr(attack_runs, "LABEL_RULES", {**rules, "counts": read})
+    monkeypatch.setattr(attack_runs, "read_batch", read)
     return now
 
 

@@ -212,6 +212,7 @@ def test_local_steps_are_attacked_too() -> None:
     assert run.reconstruction.targets.shape == (2, 1, 5)
 
 
+@pytest.mark.slow
 def test_an_audit_of_masks_names_its_bound() -> None:
     made = audit_target(brought("masks"), minutes=0.05, clients=2, remedies=False)
     assert made.grade not in (Grade.UNTESTED, Grade.A, Grade.B)

@@ -122,6 +122,7 @@ def test_demo_writes_a_page(tmp_path: Path) -> None:
         (["demo", "--images", "0"], "one image"),
         (["bench", "lenett"], "'lenet'"),
         (["bench", "--device", "tpu"], "--device must be"),
+        (["bench", "resnet18-64-1x8", "--device", "cpu"], "needs --device cuda"),
         (["bench", "--pairs", "1"], "--pairs .*least 2"),
         (["data", "fetch", "mnistt"], "'mnist'"),
     ],

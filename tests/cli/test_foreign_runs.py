@@ -443,3 +443,11 @@ def test_an_export_follows_no_link(run: Path, victim: Path, tmp_path: Path) -> N
     assert out.is_file()
     assert not out.is_symlink()
     check_untouched(victim)
+
+
+def test_samples_without_their_records_are_damage(finished: Path, run: Path) -> None:
+    change(run, "DELETE FROM record", "DELETE FROM chunk")
+    ended = go_on(finished, run)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert Run(run).chunks() == []

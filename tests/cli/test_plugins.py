@@ -68,6 +68,7 @@ def test_import_works_with_worker_processes(reference: Path, tmp_path: Path) -> 
     assert content(out) == content(reference)
 
 
+@pytest.mark.slow
 def test_an_installed_package_works_with_worker_processes(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ leakscope.register_attack("brief", brief)
 """
 
 
+@pytest.mark.slow
 def test_an_audit_uses_own_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "brief_pieces.py").write_text(BRIEF)
     monkeypatch.chdir(tmp_path)

@@ -123,6 +123,7 @@ def test_a_port_in_use_is_one_clear_line(served: Served) -> None:
     assert "--port 0" in line
 
 
+@pytest.mark.slow
 def test_idle_connections_keep_nobody_out(served: Served) -> None:
     idle = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in range(3 * MOST_CONNECTIONS)]
     threads, deadline = threading.active_count(), time.monotonic() + 20

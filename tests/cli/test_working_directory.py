@@ -25,6 +25,7 @@ def planted(directory: Path, *names: str) -> Path:
     return mark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["model", "installed_model"])
 def test_modules_beside_captures_are_not_imported(tmp_path: Path, model: str) -> None:
     captures, installed = tmp_path / "captures", tmp_path / "installed"

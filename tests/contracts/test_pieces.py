@@ -77,15 +77,19 @@ from leakscope.attacks import (
     into_box,
     squared_l2,
 )
+from leakscope.attacks.batch_statistics import BatchStatistics
 from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened, bound_of, sent_coordinates
 from leakscope.attacks.dlfa import COPIES, average_copies
+from leakscope.attacks.group import GROUP, EachMember, GroupConsistency, InGroup, Others, mean_member
 from leakscope.attacks.known_policy import CHOICE, LONGEST, SIGNS, AddTransformed, Zeros
 from leakscope.attacks.null import silent, simulate_nothing
 from leakscope.attacks.objectives import dtype_of, length_in, unit_of
 from leakscope.attacks.polarised import Uncertain
+from leakscope.attacks.priors import Langevin, OpponentVariation
 from leakscope.attacks.pulled import Zeros as NoPulls
 from leakscope.attacks.translate import AFFINE, AddSeen, identity, no_shift
 from leakscope.attacks.units import InNoiseUnits, PerGradient, Scaled
+from leakscope.attacks.watched import HeadFeatures, Watched
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.model import Model
@@ -206,6 +210,7 @@ def all_unknowns(dtype: torch.dtype) -> Tree:
         CHOICE: draw(6, TRIALS, SAMPLES, len(POLICIES), dtype=dtype),
         COPIES: draw(7, TRIALS, LOCAL.epochs - 1, SAMPLES, *SHAPE, dtype=dtype),
         PULL: draw(8, TRIALS, SAMPLES, FEATURES, dtype=dtype),
+        GROUP: draw(10, TRIALS, 2, SAMPLES, *SHAPE, dtype=dtype),
         WEIGHT: 0.1 * draw(9, TRIALS, BITS, FEATURES, dtype=dtype),
         BIAS: 0.1 * draw(10, TRIALS, BITS, dtype=dtype),
         CODES: draw(11, TRIALS, CLASSES, BITS, dtype=dtype),
@@ -241,6 +246,7 @@ STARTS_OF: dict[Any, list[tuple[Any, tuple[int, ...]]]] = {
     Uncertain: [(Uncertain((4, 3), 0.1), (4, 3))],
     Zeros: [(Zeros(7), (SAMPLES, 7))],
     NoPulls: [(NoPulls(7), (SAMPLES, 7))],
+    Others: [(Others(2), (2, SAMPLES, *SHAPE))],
     no_shift: [(no_shift, (SAMPLES, 2))],
     identity: [(identity, (SAMPLES, 2, 3))],
 }
@@ -331,6 +337,7 @@ OBJECTIVES_OF: dict[Any, list[Any]] = {
     InNoiseUnits: [InNoiseUnits(slack=0.1)],
     LayerMatch: [LayerMatch(), LayerMatch((0.1, 10.0), 20)],
     OnSimulated: [OnSimulated()],
+    EachMember: [EachMember(), EachMember(TotalVariation())],
     silent: [silent],
 }
 PRIORS_OF: dict[Any, list[Any]] = {
@@ -341,6 +348,11 @@ PRIORS_OF: dict[Any, list[Any]] = {
     LabelRegulariser: [LabelRegulariser(weight) for weight in WEIGHTS],
     Norm: [Norm(weight) for weight in WEIGHTS],
     BoxPenalty: [BoxPenalty(weight) for weight in WEIGHTS],
+    OpponentVariation: [OpponentVariation(weight) for weight in WEIGHTS],
+    Langevin: [Langevin(weight) for weight in WEIGHTS],
+    BatchStatistics: [BatchStatistics(weight) for weight in WEIGHTS],
+    HeadFeatures: [HeadFeatures(weight) for weight in WEIGHTS],
+    GroupConsistency: [GroupConsistency(weight) for weight in WEIGHTS],
     OutOfRange: [OutOfRange(weight) for weight in WEIGHTS],
     OrderInvariant: [OrderInvariant(), *(OrderInvariant(weight, "features", filters=4) for weight in WEIGHTS)],
     EveryCopy: [EveryCopy(TotalVariation(weight, total=True)) for weight in WEIGHTS],
@@ -442,6 +454,8 @@ SIMULATORS_OF: dict[Any, list[tuple[Any, set[str]]]] = {
         (ThroughPolicy(POLICIES, SIGNS_DRAWN, CHOSEN), set()),
     ],
     KnownDropout: [(KnownDropout(KEYS), set())],
+    Watched: [(Watched(), set())],
+    InGroup: [(InGroup(), set())],
     AveragedDropout: [(AveragedDropout(2), set())],
     DummyPolarised: [(DummyPolarised(), {WEIGHT, CODES})],  # the loss has steps in the bias
     HeadGradient: [(HeadGradient(), set()), (HeadGradient(torch.tensor([0.5, 1.0, 2.0])), set())],
@@ -514,6 +528,7 @@ FINISHES_OF: dict[Any, list[Any]] = {
     AddSeen: [AddSeen(Moved()), AddSeen(Moved(AFFINE))],
     AddTransformed: [AddTransformed(POLICIES), AddTransformed(POLICIES, SIGNS_DRAWN, CHOSEN)],
     average_copies: [average_copies],
+    mean_member: [mean_member],
 }
 
 

@@ -43,7 +43,7 @@ def cluster() -> Iterator[None]:
             os.environ[name] = value
 
 
-@pytest.fixture(params=["serial", "processes", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.fixture(params=["serial", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes", "ray"))])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "ray":
         request.getfixturevalue("cluster")

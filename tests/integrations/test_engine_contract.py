@@ -94,6 +94,7 @@ def reference() -> dict[str, dict[str, torch.Tensor]]:
     return {chunk.name: result for chunk, result in serial(engine_work.attack, chunks(2))}
 
 
+@pytest.mark.slow
 def test_the_bits_of_an_attack_do_not_depend_on_the_engine(
     engine: Engine, reference: dict[str, dict[str, torch.Tensor]]
 ) -> None:

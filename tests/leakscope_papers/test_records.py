@@ -150,6 +150,7 @@ def test_a_file_that_holds_no_rows_is_named(tmp_path: Path, text: str) -> None:
         read_recorded(path, "cpl-table-8", "small")
 
 
+@pytest.mark.slow
 def test_every_recorded_file_is_of_an_item_and_its_rows_stand_where_the_item_plans_them() -> None:
     seen = 0
     for item in choose_items(["all"]):

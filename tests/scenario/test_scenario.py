@@ -514,3 +514,28 @@ def test_two_mistakes_in_one_piece_are_both_told() -> None:
         scenario_of(small(attack={"name": "cpl", "iterations": -3, "threshold": -1.0}))
     assert "iterations" in str(caught.value)
     assert "threshold" in str(caught.value)
+
+
+def test_settings_added_later_leave_the_ids_of_older_cells_alone() -> None:
+    ids = [cell.id for name in ("cpl", "ig") for cell in scenario_of(small(attack=name)).cells()]
+    assert ids == ["ed1af80d50860715", "f7d99637889197f3"]
+
+
+def test_buffers_and_modes_of_batch_norm_are_axes(tmp_path: Path) -> None:
+    axes = {"client.sends_buffers": [False, True], "client.norm": ["train", "eval"], "knowledge.norm": [None, "train"]}
+    given = small(
+        model={"name": "resnet20", "width": 2},
+        data={"name": "fashion_mnist", "samples": 2},
+        attack={"name": "ig", "iterations": 1, "bn": 0.1},
+        knowledge={"labels": True},
+        trials=1,
+        grid=axes,
+    )
+    cells = list(scenario_of(given).cells())
+    assert len({cell.id for cell in cells}) == 8
+    chosen = [read_settings(cell.settings) for cell in cells]
+    assert {(each.client.sends_buffers, each.client.norm, each.knowledge.norm) for each in chosen} == {
+        (sends, norm, assumed) for sends in (False, True) for norm in ("train", "eval") for assumed in (None, "train")
+    }
+    one = {path: values[1:] for path, values in axes.items()}
+    run_scenario(scenario_of({**given, "grid": one}), tmp_path / "run", engine=serial, measure=False)

@@ -53,6 +53,7 @@ def test_a_second_process_is_told_who_writes_and_may_read(run: Run) -> None:
         assert writer.verify() == []
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_no_obstacle(run: Run) -> None:
     with another_writer(run) as process:
         process.kill()
@@ -94,6 +95,7 @@ with Run.open(Path(sys.argv[1])).writing():
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(run: Run) -> None:
     command = [sys.executable, "-c", FORKING_WRITER, str(run.directory)]
     with subprocess.Popen(command, stdout=-1, text=True) as process:

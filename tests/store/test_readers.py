@@ -77,6 +77,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["nothing", "an empty log", "a log", "a log and its memory"])
 def test_a_run_on_a_read_only_disk_can_be_read(run: Run, sweep: SimpleNamespace, left: str) -> None:
     if left == "an empty log":

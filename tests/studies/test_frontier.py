@@ -40,6 +40,7 @@ def made() -> Iterator[Frontier]:
 _all = room._defences
 
 
+@pytest.mark.slow
 def test_every_run_has_the_same_clients_and_its_own_promise(made: Frontier) -> None:
     assert [point.family for point in made.points] == [UNDEFENDED, DP, DP, "sparsify", "sparsify"]
     assert [point.epsilon for point in made.points] == [None, pytest.approx(20.0), pytest.approx(0.2), None, None]

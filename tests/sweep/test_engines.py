@@ -356,6 +356,7 @@ def test_local_is_serial_where_processes_cannot_pay() -> None:
         local(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2])
 def test_local_is_a_map(cores: int) -> None:
     made = local(cores)(math.factorial, ((i, ONE) for i in range(5)))

@@ -23,7 +23,7 @@ from leakscope.attacks.defended import (
 from leakscope.attacks.distances import (
     DISTANCES as DISTANCES, Distance as Distance, angle as angle, angle_per_tensor as angle_per_tensor,
     cosine as cosine, cosine_per_tensor as cosine_per_tensor, disagreement as disagreement, l1 as l1, l2 as l2,
-    squared_l2 as squared_l2,
+    l2_per_tensor as l2_per_tensor, squared_l2 as squared_l2,
 )  # fmt: skip
 from leakscope.attacks.dlfa import (
     CopiesStart as CopiesStart, EpochCopies as EpochCopies, EveryCopy as EveryCopy, LayerMatch as LayerMatch,
@@ -46,7 +46,9 @@ from leakscope.attacks.priors import (
     GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser, Norm as Norm,
     TotalVariation as TotalVariation,
 )  # fmt: skip
-from leakscope.attacks.optimisers.rules import Interval as Interval, into_box as into_box
+from leakscope.attacks.optimisers.rules import (
+    Cosine as Cosine, Interval as Interval, SoftSign as SoftSign, into_box as into_box,
+)  # fmt: skip
 from leakscope.attacks.pulled import (
     PULL as PULL, NoPull as NoPull, Pulled as Pulled, learn_pull as learn_pull, spn_pull as spn_pull,
 )  # fmt: skip
@@ -72,3 +74,11 @@ from leakscope.attacks.view import (
     Clock as Clock, Objective as Objective, Prior as Prior, Simulated as Simulated, Simulator as Simulator,
     View as View,
 )  # fmt: skip
+from leakscope.attacks.batch_statistics import (
+    BatchStatistics as BatchStatistics, Statistics as Statistics, read_batch_statistics as read_batch_statistics,
+)  # fmt: skip
+from leakscope.attacks.group import (
+    EachMember as EachMember, GroupConsistency as GroupConsistency, InGroup as InGroup, Others as Others,
+)  # fmt: skip
+from leakscope.attacks.vision import gradinversion as gradinversion, modern as modern
+from leakscope.attacks.watched import HeadFeatures as HeadFeatures, Watched as Watched

@@ -15,10 +15,11 @@ from leakscope.attacks.engine.end_measures import measure_ends
 from leakscope.attacks.engine.plan import DEFAULT, DTYPES, Execution
 from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.engine.state import Finished, Problem, Stop, single_numbers
-from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
+from leakscope.attacks.label_rules.head import LabelRule
+from leakscope.attacks.labels import JOINT, LABEL_RULES, chosen_rule
 from leakscope.attacks.objectives import Match, compares_lengths
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
-from leakscope.attacks.priors import GUESS
+from leakscope.attacks.priors import GUESS, TotalVariation, with_tv_weight
 from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds, targets_of
 from leakscope.attacks.starts import Patterned, Start
 from leakscope.attacks.view import Components, Facts, Objective, Prior, Simulator
@@ -65,9 +66,10 @@ class Matching:
     """Optimise unknowns until the update they would cause matches the observed one (DLG, CPL, IG, SME).
 
     `labels` is a rule of `LABEL_RULES`, 'joint' (optimise label logits with the guess) or 'auto' (the known labels, else CPL's
-    rule for one example and counts for more). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
+    rule for one example and `by_residual` for more). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
     unknown moves, the guess included; the default is without constraint. `measures` are evaluated once, at the last guess of the
-    best restart, and returned with the learned values; nothing is optimised or selected by them.
+    best restart, and returned with the learned values; nothing is optimised or selected by them. `tv_weights` are tried beside
+    restarts as the weight of total variation; as among restarts, the smallest mismatch to the update is kept, priors left out.
     """
 
     name: str
@@ -83,32 +85,43 @@ class Matching:
     restarts: int = 1
     finish: Callable[[Tree, Knowledge], Tree] | None = None
     measures: Mapping[str, Objective] = field(default_factory=dict)
+    tv_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
             raise InputError(f"Matching.restarts must be at least 1, got {self.restarts}")
         if self.labels not in ("auto", JOINT):
             lookup(LABEL_RULES, self.labels, "label rule")
+        if self.tv_weights and not any(isinstance(prior, TotalVariation) for prior in self.priors):
+            raise InputError("Matching.tv_weights needs the prior TotalVariation")
         taken = sorted({GUESS, LABEL, *self.extras} & set(self.measures))
         if taken:
             raise InputError(f"Matching.measures must not have the name of an unknown, got {taken[0]!r}")
+
+    @property
+    def attempts(self) -> int:
+        """Return the lanes of a trial: restarts times weights of total variation."""
+        return self.restarts * max(len(self.tv_weights), 1)
 
     def run(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
+        model = model.in_mode(knowledge.norm)
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
         stamp = self._stamp(model, problem) if execution.directory else ""  # slow: hashes every weight
         finished = run_problem(model, problem, self.stop, execution, stamp, self.most_evaluations())
         best = best_restart(finished, restarts)
         ended = take(finished, best)
         measured = measure_ends(model, problem.facts, ended, best, self.measures, execution) if self.measures else {}
+        if self.tv_weights:
+            measured |= {"tv_weight": torch.tensor(self.tv_weights)[best % restarts // self.restarts]}
         return self._reconstruction(problem, ended, best, measured)
 
     def prepare(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> tuple[Problem, int]:
-        """Return the problem for the engine, with restarts as neighbouring lanes, and the number of restarts."""
+        """Return the problem for the engine, with attempts as neighbouring lanes, and the number of attempts."""
         check_observation(model, observation, knowledge, seeds)
         device, dtype = torch.device(execution.device), DTYPES[execution.dtype]
         observation, knowledge = to((observation, knowledge), device=device, dtype=dtype)
@@ -116,17 +129,23 @@ class Matching:
         knowledge = self._with_labels(model, observation, knowledge, keys)
         knowledge = self._with_order(knowledge, keys)
         observation = self._comparable(observation, knowledge)
-        lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.restarts)
-        number = torch.arange(self.restarts, device=device).repeat(len(seeds))
+        lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.attempts)
+        number = torch.arange(self.restarts, device=device).repeat(len(lanes) // self.restarts)
         pieces = Components(self.simulate, self.objective, self.priors)
         settings = to((pieces, dict(self.rules), self.optimiser, self.start), device=device, dtype=dtype)
         each = (Facts(observation, knowledge, settings[0], keys), *settings[1:])
-        facts, rules, optimiser, start = each if self.restarts == 1 else take(each, lanes)
+        facts, rules, optimiser, start = each if self.attempts == 1 else take(each, lanes)
+        if self.tv_weights:
+            weights = torch.tensor(self.tv_weights, device=device, dtype=dtype).repeat_interleave(self.restarts)
+            pieces = replace(
+                facts.components, priors=with_tv_weight(facts.components.priors, weights.repeat(len(seeds)))
+            )
+            facts = replace(facts, components=pieces)
         unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
         if self.labels == JOINT and isinstance(knowledge.loss, UserLoss):
             facts = self._with_targets(model, facts, knowledge.loss, unknowns)
         rules = {name: rules.get(name, Rule()) for name in unknowns}
-        return Problem(unknowns, facts, optimiser, rules), self.restarts
+        return Problem(unknowns, facts, optimiser, rules), self.attempts
 
     def _with_order(self, knowledge: Knowledge, keys: Tensor) -> Knowledge:
         """Return Knowledge with a drawn order of the examples, where local steps are simulated and the client's order is unknown.
@@ -283,11 +302,17 @@ def check_observation(model: Model, observation: Observation, knowledge: Knowled
         raise InputError(f"one seed per trial: {total} trials, {len(seeds)} seeds")
     expected = model.shared(model.parameters)
     for number, seen in enumerate(observation.rounds):
-        for part, tree in (("before", seen.before), ("sent", seen.sent)):
+        after = seen.buffers_after or {}
+        parts = (
+            ("before", seen.before, "parameter"),
+            ("sent", seen.sent, "parameter"),
+            ("buffers_after", after, "buffer"),
+        )
+        for part, tree, kind in parts:
             for name, value in tree.items():
-                want = model.parameters.get(name)
+                want = (model.parameters if kind == "parameter" else model.buffers).get(name)
                 if want is None:
-                    raise InputError(f"round {number}: {part} has {name!r}, which is no parameter of {model.name!r}")
+                    raise InputError(f"round {number}: {part} has {name!r}, which is no {kind} of {model.name!r}")
                 if tuple(value.shape) != (total, *want.shape):
                     raise InputError(
                         f"round {number}: {part}[{name!r}] must be {(total, *want.shape)}, got {tuple(value.shape)}"

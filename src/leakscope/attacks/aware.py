@@ -259,4 +259,4 @@ class AveragedDropout:
         for one in single[1:]:
             total = add(total, one.update)
         output = torch.stack([one.output for one in single]).mean(0)
-        return Simulated(scale(total, 1 / self.draws), output, single[0].targets)
+        return replace(single[0], update=scale(total, 1 / self.draws), output=output)

@@ -23,6 +23,11 @@ def l2(simulated: Tree, observed: Tree) -> Tensor:
     return (squared_l2(simulated, observed) + TINY**2).sqrt()
 
 
+def l2_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
+    """Return the sum over tensors of `l2` (GradInversion)."""
+    return torch.stack([l2({name: simulated[name]}, {name: observed[name]}) for name in simulated]).sum()
+
+
 def l1(simulated: Tree, observed: Tree) -> Tensor:
     """Return the sum of absolute differences."""
     return torch.stack([(simulated[name] - observed[name]).abs().sum() for name in simulated]).sum()
@@ -74,6 +79,7 @@ def disagreement(simulated: Tree, observed: Tree) -> Tensor:
 DISTANCES: dict[str, Distance] = {
     "squared_l2": squared_l2,
     "l2": l2,
+    "l2_per_tensor": l2_per_tensor,
     "l1": l1,
     "cosine": cosine,
     "cosine_per_tensor": cosine_per_tensor,
@@ -82,7 +88,7 @@ DISTANCES: dict[str, Distance] = {
     "disagreement": disagreement,
 }
 FLOORED = (squared_l2, l2)
-SCALED = (squared_l2, l2, l1)  # those that depend on the scale of an update
+SCALED = (squared_l2, l2, l2_per_tensor, l1)  # those that depend on the scale of an update
 
 
 def power_of(distance: Distance) -> int:

@@ -136,6 +136,7 @@ class PriorOnly(_WithoutUpdate):
             labels="known",
             stop=Stop(iterations=self.attack.stop.iterations),
             restarts=1,
+            tv_weights=(),
         )
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.view import View
+from leakscope.attacks.view import Prior, View
+from leakscope.core import random
 from leakscope.core.errors import InputError
 
 GUESS = "guess"
+SMOOTH = 1e-8  # under a square root whose argument may be 0
 
 
 def _differences(x: Tensor, circular: bool) -> tuple[Tensor, Tensor]:
@@ -52,6 +55,51 @@ class TotalVariation:
         return self.weight * self.scale * sum(steps, view.unknowns[GUESS].new_zeros(()))
 
 
+def with_tv_weight(priors: tuple[Prior, ...], weight: Tensor) -> tuple[Prior, ...]:
+    """Return the priors with another weight of total variation, one value per trial."""
+    return tuple(replace(prior, weight=weight) if isinstance(prior, TotalVariation) else prior for prior in priors)
+
+
+@dataclass(frozen=True, slots=True)
+class OpponentVariation:
+    """`weight * mean sqrt(dx^2 + dy^2)` over the channels and, for colour images, their differences R-G, R-B, G-B.
+
+    breaching's total variation with double opponents; it pads the borders with zeros, we leave their outward differences out.
+    """
+
+    weight: float | Tensor = 0.1
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        x = view.unknowns[GUESS]
+        if x.shape[-3] == 3:
+            red, green, blue = x.unbind(-3)
+            x = torch.cat([x, torch.stack([red - green, red - blue, green - blue], dim=-3)], dim=-3)
+        across, down = _differences(x, circular=False)
+        squares = (
+            torch.nn.functional.pad(across, (0, 1)).square() + torch.nn.functional.pad(down, (0, 0, 0, 1)).square()
+        )
+        return self.weight * (squares + SMOOTH).sqrt().mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Langevin:
+    """0, with noise as its gradient: `weight * schedule(iteration) * N(0, 1)`, drawn from the trial's key (GradInversion).
+
+    The noise joins the gradient, as in breaching; in the paper it joins the step.
+    """
+
+    weight: float | Tensor = 1e-3
+    schedule: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, view: View) -> Tensor:
+        """Return 0."""
+        x, clock = view.unknowns[GUESS], view.clock
+        noise = random.normal(random.fold(random.fold(clock.key, "langevin"), clock.iteration), x.shape, x.dtype)
+        scale = 1.0 if self.schedule is None else self.schedule(clock.iteration).to(x.dtype)
+        return self.weight * scale * (noise * (x - x.detach())).sum()
+
+
 @dataclass(frozen=True, slots=True)
 class LabelRegulariser:
     """`weight * ||f(x) - y||^2`, line 12 of CPL's Algorithm 1; f(x) are the logits, y the one-hot label."""
@@ -89,6 +137,7 @@ class BoxPenalty:
 
 PRIORS = {
     "total_variation": TotalVariation,
+    "opponent_variation": OpponentVariation,
     "label_regulariser": LabelRegulariser,
     "norm": Norm,
     "box_penalty": BoxPenalty,

@@ -24,6 +24,7 @@ from leakscope.attacks.starts import Normal
 from leakscope.attacks.surrogate import ig_update, sme
 from leakscope.attacks.translate import ig_affine, ig_shift
 from leakscope.attacks.view import Prior
+from leakscope.attacks.vision import gradinversion, modern, with_statistics
 from leakscope.core.errors import InputError
 from leakscope.core.signature import settings_of
 
@@ -71,15 +72,17 @@ def cpl(*, alpha: float = 0.0, **settings: Unpack[LBFGSSettings]) -> Matching:
 
 
 @settings_of(adam_attack, without=("decay",))
-def ig(**settings: Unpack[AdamSettings]) -> Matching:
+def ig(*, bn: float = 0.0, **settings: Unpack[AdamSettings]) -> Matching:
     """Inverting gradients (Geiping et al. 2020): 1 - cosine + TV, signed Adam, rate x0.1 at 3/8, 5/8, 7/8, boxed.
+
+    `bn` weighs a prior on the statistics of batch norm (see gradinversion); the authors have none.
 
     Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
     Reference: Geiping et al. 2020, Inverting gradients, arXiv:2003.14053, Eq. 4.
     Works when: images, deep and trained networks, several examples; invariant to the length of an update, hence to clipping.
     Costs: 4800 evaluations with a second derivative.
     """
-    return adam_attack("ig", **settings)
+    return with_statistics(adam_attack("ig", **settings), bn)
 
 
 @settings_of(lbfgs_attack, threshold=0.0)
@@ -140,7 +143,7 @@ def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
     return LinearSystem(threshold=threshold)
 
 
-@settings_of(ig, without=("objective", "tv", "labels", "threshold", "restarts"), iterations=100)
+@settings_of(ig, without=("bn", "objective", "tv", "labels", "threshold", "restarts"), iterations=100)
 def prior_only(**settings: Unpack[AdamSettings]) -> PriorOnly:
     """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
 
@@ -159,6 +162,8 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "idlg": idlg,
     "cpl": cpl,
     "ig": ig,
+    "modern": modern,
+    "gradinversion": gradinversion,
     "ig_shift": ig_shift,
     "ig_affine": ig_affine,
     "ig_policy": ig_policy,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from leakscope.core.model import Model
+from leakscope.core.model import Dense, Model, Norm
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 
@@ -22,12 +22,26 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class Entering:
+    """The input of a layer at the guess, N x ..., and which examples of it are real."""
+
+    layer: Norm | Dense
+    value: Tensor
+    present: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Simulated:
-    """The update that the unknowns would have caused, and the network's output."""
+    """The update that the unknowns would have caused, and the network's output.
+
+    `entering` are inputs of layers, from `Watched`; `members` are the simulations of a group, from `InGroup`.
+    """
 
     update: Tree
     output: Tensor
     targets: Tensor
+    entering: tuple[Entering, ...] = ()
+    members: tuple[Simulated, ...] = ()
 
 
 class Simulator(Protocol):

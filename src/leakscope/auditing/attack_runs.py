@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.label_rules.choice import read_batch
+from leakscope.attacks.labels import LABEL_RULES, chosen_rule
 from leakscope.attacks.null import class_mean
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attempts import (
@@ -163,6 +164,7 @@ def plan_exposure(
         unmatched=unmatched,
         unknown=unknown,
         targets=exposure.batch.targets is not None,
+        buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
 
 
@@ -261,6 +263,7 @@ class LabelReading:
     n: int
     low: float | None = None  # 95 % interval of the share
     high: float | None = None
+    sure: float | None = None  # share of clients whose update the counts explain; None for one example
 
 
 def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReading | Untested:
@@ -269,14 +272,20 @@ def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReadin
     problem = labels_problem(exposure.model, knowledge, exposure.observation.shares)
     if problem is not None:
         return Untested("label recovery", problem)
-    rule = "cpl" if knowledge.samples == 1 else "counts"
+    rule = chosen_rule("auto", knowledge.samples, known=False)
     keys = random.key(list(exposure.seeds), device=exposure.device)
-    known, guesses = to(knowledge, device=exposure.device), []
+    known, sure = to(knowledge, device=exposure.device), list[float]()
+    guesses: list[Tensor] = []
     try:
         for part in torch.arange(exposure.trials).split(exposure.trials if budget is None else 1):
             began = 0.0 if budget is None else budget.used
             facts = take((exposure.observation, known, keys), part.to(exposure.device))
-            guesses.append(LABEL_RULES[rule](exposure.model, *facts).cpu())
+            if knowledge.samples == 1:
+                guesses.append(LABEL_RULES[rule](exposure.model, *facts).cpu())
+            else:
+                batch = read_batch(exposure.model, *facts)
+                guesses.append(batch.labels.cpu())
+                sure.extend(batch.sure.double().tolist())
             if budget is not None and budget.used - began > max(LONG, budget.left):
                 break
     except (InputError, RuntimeError) as error:
@@ -287,7 +296,9 @@ def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReadin
     place, sizes = torch.arange(mask.shape[1]), mask.sum(1, keepdim=True)
     hits = (label_overlap(truth, guess, mask)[:, None].double() * sizes).round()
     share = estimate_rate(place < hits, place < sizes)  # labels of one client share an update
-    return LabelReading(rule, share.value, blind, share.n, share.low, share.high)
+    return LabelReading(
+        rule, share.value, blind, share.n, share.low, share.high, sum(sure) / len(sure) if sure else None
+    )
 
 
 def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:

@@ -65,7 +65,8 @@ def audit_record(audit: Audit) -> dict[str, object]:
 def _labels(read: LabelReading) -> dict[str, object]:
     plain = asdict(read)
     return {
-        "value" if name == "share" else name: plain[name] for name in ("rule", "share", "low", "high", "n", "guessing")
+        "value" if name == "share" else name: plain[name]
+        for name in ("rule", "share", "low", "high", "n", "guessing", "sure")
     }
 
 

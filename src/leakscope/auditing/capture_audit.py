@@ -94,14 +94,13 @@ def audit_captures(
 def _audited(
     directory: Path, request: Request, clients: int, attacks: Sequence[Chosen] | None, report: Reporter
 ) -> Audit:
-    target = request.target
     try:
         report("captures", "reading and checking")
         exposure, known, owners = _gathered(directory, request, clients)
         check_updates(exposure)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
-        return replace(_unscored(request, [], []), static=inspect_target(target))
+        return replace(_unscored(request, [], []), static=inspect_target(request.target))
     local, lacks = exposure.client.local, find_shortfall(to(exposure.model, device="cpu"))
     suite = plan_suite(
         exposure.model,
@@ -112,14 +111,15 @@ def _audited(
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
         targets=exposure.batch.targets is not None,
+        buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
     entries, untested = choose_attacks(*suite, attacks, exposure)
-    request.untested.extend((*untested, *left_out_statistics(target.model)))
+    request.untested.extend((*untested, *left_out_statistics(exposure)))
     if known:
         audit = _scored(request, exposure, entries, report, owners)
     else:
         audit = _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
-    return replace(audit, static=inspect_target(target, exposure.knowledge.samples))
+    return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples))
 
 
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool, Tensor]:

@@ -236,7 +236,9 @@ def observe_captures(captures: Sequence[Capture], model: Model, samples: int, sh
     before = stacked(model.parameters, [capture.before for capture in captures])
     buffers = stacked(model.buffers, [capture.before for capture in captures])
     sent = stacked(shared, [capture.sent for capture in captures])
-    return Observation((Round(before, buffers, sent),), shares, torch.full((len(captures),), samples))
+    kept = {name: v for name, v in model.buffers.items() if all(name in capture.sent for capture in captures)}
+    after = stacked(kept, [capture.sent for capture in captures]) if kept else None
+    return Observation((Round(before, buffers, sent, after),), shares, torch.full((len(captures),), samples))
 
 
 def ask_truth(

@@ -215,7 +215,8 @@ def labels_words(read: LabelReading) -> str:
         if read.low is None or read.high is None
         else f"95 % interval {_percent(read.low)} to {_percent(read.high)}, "
     )
-    return f"{_percent(read.share)} read off the update ({ends}n = {read.n}; guessing: {_percent(read.guessing)})"
+    sure = "" if read.sure is None else f"; sure for {_percent(read.sure)} of clients"
+    return f"{_percent(read.share)} read off the update ({ends}n = {read.n}; guessing: {_percent(read.guessing)}{sure})"
 
 
 def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:

@@ -35,6 +35,8 @@ from leakscope.learning.losses import LOSSES, UserLoss
 from leakscope.models import find_trained_entry
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
+TV_WEIGHTS = (1e-4, 1e-2, 0.1)  # that ig tries; the smallest mismatch to the update decides (benchmarks/tv_weights.py)
+BN = 1e-3  # weight of batch norm's statistics where clients send them
 INFORMED = "told of the defences"
 TARGETS = "told the targets"
 UNKNOWN = "no attacker here knows it: none uses what it does to an update"
@@ -72,6 +74,7 @@ def plan_suite(
     unmatched: str | None = None,  # why no attack can match updates of this model
     unknown: Sequence[str] = (),  # defences that no attacker can be informed of
     targets: bool = False,  # whether the targets of a caller's own loss are at hand, for an attacker who knows them
+    buffers: bool = False,  # whether clients send their buffers: ig then uses the statistics of batch norm
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
@@ -89,7 +92,7 @@ def plan_suite(
     if unmatched is not None:
         untested += [Untested(name, unmatched) for name in names]
         names = []
-    settings = _settings(model, knowledge, shares)
+    settings = replace(_settings(model, knowledge, shares), statistics=buffers and bool(model.norms))
     variants = dict.fromkeys(names, settings)
     if isinstance(knowledge.loss, UserLoss) and knowledge.labels is None:
         variants, unsearched = _target_variants(knowledge.loss, names, settings, targets=targets)
@@ -210,10 +213,11 @@ def _dummy_head(settings: _Settings, informed: Knowledge) -> Callable[[int], Att
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Recipe settings that depend on the model: the label rule, and whether inputs are images."""
+    """Recipe settings that depend on the model: the label rule, whether inputs are images, whether batch statistics are sent."""
 
     labels: str
     pictures: bool
+    statistics: bool = False
 
 
 def _settings(model: Model, knowledge: Knowledge, shares: Shares) -> _Settings:
@@ -241,10 +245,12 @@ def _recipe(name: str, iterations: int, settings: _Settings) -> Matching:
     given: dict[str, object] = {"iterations": iterations, "labels": settings.labels}
     if name != "cpl" and not settings.pictures:
         given["tv"] = 0.0  # columns of a table have no spatial order
+    if name == "ig":
+        given |= {"bn": BN} if settings.statistics else {}
     attack = ATTACKS[name](**given)
     if not isinstance(attack, Matching):
         raise TypeError(f"{name} is no matching attack")
-    return attack
+    return replace(attack, tv_weights=TV_WEIGHTS) if name == "ig" and settings.pictures else attack
 
 
 def _maker(name: str, settings: _Settings, informed: Knowledge | None) -> Callable[[int], Attack]:

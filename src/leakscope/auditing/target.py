@@ -15,6 +15,7 @@ from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.devices import find_device, runs_on
 from leakscope.core.errors import InputError
+from leakscope.core.layer_inputs import noting
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.short_repr import short_repr
@@ -23,7 +24,9 @@ from leakscope.defences import Defence
 from leakscope.defences.on_update import RememberingDefence, UpdateDefence
 from leakscope.learning.losses import UserLoss
 from leakscope.models import Lack, find_shortfall, from_module
+from leakscope.models.counting_norm import count_real_examples
 
+ONE_VALUE = "more than 1 value per channel"  # torch's words where a batch has no spread
 Truth = Callable[[int], tuple[Tensor, Tensor]]
 
 
@@ -99,6 +102,10 @@ def make_subject(target: Target) -> Subject:
     compared = compare(target.loss, target.labels, model, inputs, notes, padded=_padded(target.client, examples))
     client = make_client(target, scaling, compared.loss)
     check_batch(model, client, examples)
+    if client.sends_buffers and model.norms:
+        notes.append(
+            "clients send the buffers of batch norm, statistics of their batch; keep them at the client, as FedBN does"
+        )
     lacks = find_shortfall(model)
     if lacks is not None and lacks.lack is Lack.FIRST:
         raise UntestedError(lacks.sentence)
@@ -133,10 +140,12 @@ def check_batch(model: Model, client: Client, examples: int) -> None:
     like = next(iter(model.parameters.values()))
     x = random.uniform(random.key(0), (number, *model.input_shape), like.dtype)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), noting(_training_norms(model)) as inputs:
             model.apply(model.parameters, model.buffers, x, random.key(0))
+        if any(entering is not None and entering.numel() == entering.shape[1] for entering in inputs.values()):
+            raise ValueError(ONE_VALUE)
     except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
+        if ONE_VALUE not in str(error):
             raise InputError(f"the model cannot run on a batch of {number}: {first_line(error)}") from None
         which = "examples" if number == examples else "a batch size"
         raise InputError(
@@ -155,6 +164,13 @@ def make_client(target: Target, scaling: Scaling, loss: str | UserLoss) -> Clien
     if target.client is not None and not isinstance(target.client, LocalTraining):
         raise InputError(f"audit(client=...) takes a LocalTraining or a Client, got {type(target.client).__name__}")
     return Client(local=target.client, loss=loss, scaling=scaling, defences=defences)
+
+
+def _training_norms(model: Model) -> list[str]:
+    """Return the names of the batch norms in train mode."""
+    module = getattr(model.apply, "module", None)
+    layers = module.named_modules() if isinstance(module, nn.Module) else ()
+    return [name for name, each in layers if isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training]
 
 
 def list_defences(given: object) -> tuple[Defence, ...]:
@@ -202,7 +218,9 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
         notes.append(f"the model was converted from {', '.join(sorted(kinds))} to float32: rounding hides a little")
     copied = copied.to("cpu").float()
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in copied.modules()):
-        torch.func.replace_all_batch_norm_modules_(copied)
+        count_real_examples(copied)  # keeps the running statistics, which clients may send
+        if any(type(m) is nn.SyncBatchNorm for m in copied.modules()):
+            torch.func.replace_all_batch_norm_modules_(copied)
         notes.append("batch norm in train mode normalises by the client's own batch")
     return copied
 

@@ -138,7 +138,7 @@ def _audit_within(
         return Audit(
             name=name, grade=Grade.UNTESTED, untested=left_out, minutes=minutes, seconds=budget.used, seed=seed
         )
-    entries, untested = _planned(exposure, subject, target, attacks)
+    entries, untested = _planned(exposure, subject, attacks)
     played, wanted = exposure.trials, most_clients(subject, clients)
     unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
@@ -174,14 +174,14 @@ def _audit_within(
 
 
 def _planned(
-    exposure: Exposure, subject: Subject, target: Target, attacks: Sequence[Chosen] | None
+    exposure: Exposure, subject: Subject, attacks: Sequence[Chosen] | None
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run and what is not tested."""
     load_plugins()  # their defences are tried as remedies
     unknown = unknown_defences(exposure.client, exposure.observation)
     suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
     entries, untested = choose_attacks(*suite, attacks, exposure)
-    return entries, [*untested, *left_out_statistics(target.model)]
+    return entries, [*untested, *left_out_statistics(exposure)]
 
 
 def scored_audit(
@@ -240,14 +240,12 @@ def minutes_needed(done: Suite, before: float, share: float, times: float = 1.0)
     return SPARE * times * (before + done.needed) / share / 60
 
 
-def left_out_statistics(model: nn.Module) -> list[Untested]:
-    """Return that no attack reads the statistics of batch norm, where clients would send new ones with their weights."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    norms = [each for each in model.modules() if isinstance(each, _BatchNorm) and each.track_running_stats]
-    if not any(each.training for each in norms):
+def left_out_statistics(exposure: Exposure) -> list[Untested]:
+    """Return that no attack had the statistics of batch norm, where clients in train mode do not send them."""
+    model, sent = exposure.model, exposure.observation.rounds[0].buffers_after
+    if sent is not None or not model.norms or model.in_mode("eval") is model:
         return []
-    why = "FedAvg usually sends them with the weights; no attack here reads them"
+    why = "these clients send none; if yours send their whole state_dict, audit with Client(sends_buffers=True)"
     return [Untested("means and variances of batch norm", why)]
 
 

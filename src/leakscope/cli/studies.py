@@ -121,13 +121,17 @@ def bench(
     cases: Annotated[
         list[str] | None,
         typer.Argument(
-            help="lenet, resnet20, cnn_cifar (these if none is named), or few trials: lenet-1x4, resnet20-8x16, ..."
+            help="lenet, resnet20, cnn_cifar (these if none is named), or few trials: lenet-1x4, resnet20-8x16, ..., "
+            "or on CUDA: resnet18-224-1x8, vit_b16-224-1x1, ..."
         ),
     ] = None,
     device: Device = "auto",
     pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
     form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
     tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of whole attacks.", show_default="the case's", min=1)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the speed of the engine against the usual autograd loop, side by side."""
@@ -135,8 +139,10 @@ def bench(
     from leakscope.studies.bench_cases import MAIN
 
     device = choose_device(device).partition(":")[0]
-    timings = benchmark.run(cases or list(MAIN), device, pairs=pairs, tf32=tf32, form=form, say=print_lines())
-    shares = benchmark.optimiser_share(device)
+    timings = benchmark.run(
+        cases or list(MAIN), device, pairs=pairs, tf32=tf32, form=form, iterations=iterations, say=print_lines()
+    )
+    shares = benchmark.optimiser_share(device) if cases is None else None
     typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))
 
 

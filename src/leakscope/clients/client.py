@@ -13,7 +13,7 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
-from leakscope.core.model import Model
+from leakscope.core.model import MODES, Mode, Model
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
 from leakscope.core.short_repr import short_repr
@@ -53,7 +53,8 @@ class Client:
     batches of B (FedAvg); defences then act on the weight change. Defences apply in the order given. With `rounds` above 1 the
     client answers several times with the same data, with new random draws and continued state of its defences; between rounds the
     server moves the weights by `server_rate` times the update. `on_model` adds a private part to the client's network, drawn once
-    from its key. `on_data` transforms the private images, with new draws in every round.
+    from its key. `on_data` transforms the private images, with new draws in every round. `sends_buffers` also shares the buffers
+    after each round, such as batch norm's statistics. `norm` is the mode of its batch norm; None: that of the network.
     """
 
     local: LocalTraining | None = None
@@ -64,6 +65,8 @@ class Client:
     server_rate: float = 0.0
     on_model: Polarisation | None = None
     on_data: Transform | DataDefence | None = None  # Transform from a file, or a caller's own defence
+    sends_buffers: bool = False
+    norm: Mode | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -76,10 +79,13 @@ class Client:
             raise InputError(f"Client.rounds must be a whole number of at least 1, got {self.rounds}")
         if not 0 <= self.server_rate < math.inf:
             raise InputError(f"Client.server_rate must be in [0, inf), got {self.server_rate}")
+        if self.norm not in (None, *MODES):
+            raise InputError(f"Client.norm must be 'train', 'eval' or None, got {self.norm!r}")
 
     def observe(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> Observation:
         """Return what the server sees of every trial; `weights` have leading T, `seeds` one number per trial."""
         self._check(model, weights, batch, seeds)
+        model = model.in_mode(self.norm)
         keys = client_keys(seeds, batch.inputs.device)
         if self.on_model is not None:
             model = self.on_model.polarise(model)
@@ -96,16 +102,16 @@ class Client:
             y: Tensor,
             m: Tensor,
             k: Tensor,
-        ) -> tuple[Tree, State]:
+        ) -> tuple[Tree, State, Tree | None]:
             answer = self.answer(model, defences, state, weights, buffers, x, y, m, k, guard=guard)
-            return answer.update, answer.state
+            return answer.update, answer.state, answer.buffers if self.sends_buffers else None
 
         weights = {n: w.detach() for n, w in weights.items()}
         state = begin(self.defences, model.shared(weights))
         seen: list[Round] = []
         for number in range(self.rounds):
             round_keys = keys if number == 0 else random.fold(random.fold(keys, "round"), number)
-            update, state = lift(one, chunk=AT_ONCE)(
+            update, state, after = lift(one, chunk=AT_ONCE)(
                 self.defences,
                 self.on_model,
                 state,
@@ -117,7 +123,7 @@ class Client:
                 round_keys,
             )
             before = model.shared(weights)
-            seen.append(Round(before, buffers, update if self.local is None else subtract(before, update)))
+            seen.append(Round(before, buffers, update if self.local is None else subtract(before, update), after))
             if self.server_rate:
                 weights = weights | {n: before[n] - self.server_rate * update[n] for n in update}
         return Observation(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from leakscope.core.errors import InputError
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 
 Apply = Callable[[Tree, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
+Mode = Literal["train", "eval"]  # of batch norm: by the batch's statistics, or by the running ones
+MODES: tuple[Mode, ...] = ("train", "eval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,33 @@ class Dense:
     bias: str | None
     nonnegative: bool = False
 
+    @property
+    def layer(self) -> str:
+        """Return the name of the layer; "" if it is the whole network."""
+        return self.weight.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A batch norm with running statistics: its layer, its momentum (None: the mean of all batches), values per example and channel."""
+
+    layer: str
+    momentum: float | None
+    positions: int
+
+    def buffer(self, kind: str) -> str:
+        """Return the name of one of its buffers, such as `running_mean`."""
+        return f"{self.layer}.{kind}" if self.layer else kind
+
+
+@runtime_checkable
+class HasNorms(Protocol):
+    """An `apply` whose batch norms can be put in another mode."""
+
+    def in_mode(self, mode: Mode) -> Apply:
+        """Return the function with its batch norms in a mode; itself if they are."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -30,7 +61,8 @@ class Model:
     `leakscope.core.random`, seeds the network's draws (dropout masks); `draws` is False if `apply` never reads it. `private` names
     parameters that never leave the client. `head` is the last dense layer if it computes the output directly; `entry` is the
     first layer if it is dense on the flattened input.
-    `narrowest` is the number of values per input in the narrowest layer whose function rounds, such as a sigmoid.
+    `narrowest` is the number of values per input in the narrowest layer whose function rounds, such as a sigmoid. `norms` are the
+    batch norms with running statistics that run once per call.
     """
 
     name: str
@@ -44,6 +76,7 @@ class Model:
     private: frozenset[str] = field(default_factory=frozenset)
     draws: bool = True
     narrowest: int | None = None
+    norms: tuple[Norm, ...] = ()
 
     __repr__ = short_repr
 
@@ -54,3 +87,13 @@ class Model:
     def with_parameters(self, parameters: Tree) -> Model:
         """Return the network with other parameter values."""
         return replace(self, parameters=parameters)
+
+    def in_mode(self, mode: Mode | None) -> Model:
+        """Return the network with its batch norms in a mode; itself if they are, or for None."""
+        if mode is None:
+            return self
+        layers: object = self.apply
+        if not isinstance(layers, HasNorms):
+            raise InputError(f"batch norm of {self.name} cannot change its mode: use a Model straight from from_module")
+        apply = layers.in_mode(mode)
+        return self if apply is self.apply else replace(self, apply=apply)

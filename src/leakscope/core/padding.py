@@ -28,3 +28,13 @@ def counting(mask: Tensor) -> Iterator[None]:
 def real_examples() -> Tensor | None:
     """Return the mask of the current call, None if all examples count."""
     return _RUNNING.get()
+
+
+def channel_statistics(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean and variance of each channel of N x C x ... over the real examples, and the number of values."""
+    weight = present.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+    across = [0, *range(2, x.ndim)]
+    count = weight.sum() * x[0, 0].numel()
+    mean = (weight * x).sum(across) / count.clamp_min(1)
+    centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
+    return mean, (weight * centred.square()).sum(across) / count.clamp_min(1), count

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
+from leakscope.core.model import Mode
 from leakscope.core.scaling import Scaling
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, scale, subtract, trials
@@ -90,11 +91,15 @@ def make_batch(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One exchange: the weights and buffers the client received, and what it sent (a gradient, or weights after)."""
+    """One exchange: the weights and buffers the client received, and what it sent (a gradient, or weights after).
+
+    `buffers_after` are its buffers after the round, if it sends them: as part of a state_dict, with batch norm's statistics.
+    """
 
     before: Tree
     buffers: Tree
     sent: Tree
+    buffers_after: Tree | None = None
 
     __repr__ = short_repr
 
@@ -204,6 +209,7 @@ class Knowledge:
     """What the attacker knows; None means unknown. Facts about defences are values, never the defence object.
 
     `loss` is a name or the caller's own function, and `labels` are class numbers or what that function compares outputs with.
+    `norm` is the mode of the client's batch norm as the attacker assumes it; None: that of the network it is given.
     """
 
     input_shape: tuple[int, ...]
@@ -226,6 +232,7 @@ class Knowledge:
     sigma_each: Tree | None = None
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
+    norm: Mode | None = None
 
     __repr__ = short_repr
 

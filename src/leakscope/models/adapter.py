@@ -13,9 +13,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
-from leakscope.core.model import Dense, Model
+from leakscope.core.layer_inputs import note_inputs
+from leakscope.core.model import Dense, Mode, Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
+from leakscope.models.counting_norm import put_norms
 from leakscope.models.dropout import KeyedDropout, drawing_from, replace_dropout
 from leakscope.models.settings import shape_of
 from leakscope.models.structure import Structure, find_structure
@@ -42,13 +44,18 @@ class Functional:
         """Return the output for N inputs, and the buffers after the call."""
         values = {**parameters, **{name: value.clone() for name, value in buffers.items()}}
         try:
-            with _ONE_CALL, sdpa_kernel(SDPBackend.MATH), drawing_from(key):
+            with _ONE_CALL, sdpa_kernel(SDPBackend.MATH), drawing_from(key), note_inputs(self.module):
                 output = torch.func.functional_call(self.module, values, (x,), strict=True)
         except RuntimeError as problem:
             if "running_mean or running_var" in str(problem):
                 raise InputError(TRAINING_NORM) from problem
             raise
         return output, {name: values[name] for name in buffers}
+
+    def in_mode(self, mode: Mode) -> Functional:
+        """Return the function with the module's batch norms in a mode; itself if they are."""
+        module = put_norms(self.module, mode)
+        return self if module is self.module else Functional(module)
 
 
 def from_module(
@@ -103,6 +110,7 @@ def from_module(
         private=hidden & parameters.keys(),
         narrowest=structure.narrowest,
         draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in network.modules()),
+        norms=structure.norms,
     )
 
 

@@ -1,79 +1,15 @@
-"""Batch norm in train mode for many clients at once.
-
-`nn.BatchNorm2d` in train mode writes shared running statistics in place, which vmap refuses, and counts padding. (torch's
-`replace_all_batch_norm_modules_` drops the statistics.) These layers return them as each client's buffers and ignore padding:
-
-    mean = sum_i m_i x_i / n,   var = sum_i m_i (x_i - mean)^2 / n,   n = sum_i m_i times the positions of a picture
-    running <- (1 - momentum) running + momentum (mean, var n / (n - 1))
-
-Ioffe and Szegedy 2015, arXiv:1502.03167, with torch's rules. Where n = 1 torch raises; these layers return their bias and keep
-the running variance. As in torch, the running statistics have no derivative.
-"""
+"""A network in train mode or in eval mode."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
-
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.padding import real_examples
 from leakscope.models.adapter import Functional
+from leakscope.models.counting_norm import count_real_examples
 from leakscope.models.dropout import replace_dropout
-
-
-class _CountsRealExamples(nn.modules.batchnorm._BatchNorm):
-    """The forward pass of the three layers below."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised input; in eval mode by the running statistics."""
-        self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        if not self.training:
-            return super().forward(x)
-        present = _present(x)
-        mean, var, count = _statistics(x, present)
-        if self.track_running_stats:
-            self._remember(mean.detach(), var.detach(), count)
-        shape = (1, -1, *[1] * (x.ndim - 2))
-        scaled = (x - mean.reshape(shape)) * (var + self.eps).rsqrt().reshape(shape)
-        scaled = torch.where(present.reshape(-1, *[1] * (x.ndim - 1)), scaled, 0)  # padding may be far from real values
-        return scaled * self.weight.reshape(shape) + self.bias.reshape(shape) if self.affine else scaled
-
-    def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            raise InputError("a batch norm that tracks running statistics has lost its buffers")
-        tracked = self.num_batches_tracked + 1
-        step = self.momentum if self.momentum is not None else 1 / tracked.to(mean.dtype)
-        unbiased = torch.where(count > 1, var * count / (count - 1).clamp_min(1), self.running_var)
-        self.running_mean = self.running_mean + step * (mean - self.running_mean)
-        self.running_var = self.running_var + step * (unbiased - self.running_var)
-        self.num_batches_tracked = tracked
-
-    def _get_name(self) -> str:
-        """Return the name of torch's layer: the architecture is the same."""
-        return type(self).__name__.removeprefix("Counting")
-
-
-class CountingBatchNorm1d(_CountsRealExamples, nn.BatchNorm1d):
-    """`nn.BatchNorm1d` that can train under vmap."""
-
-
-class CountingBatchNorm2d(_CountsRealExamples, nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that can train under vmap."""
-
-
-class CountingBatchNorm3d(_CountsRealExamples, nn.BatchNorm3d):
-    """`nn.BatchNorm3d` that can train under vmap."""
-
-
-_KINDS: dict[type[nn.Module], type[_CountsRealExamples]] = {
-    nn.BatchNorm1d: CountingBatchNorm1d,
-    nn.BatchNorm2d: CountingBatchNorm2d,
-    nn.BatchNorm3d: CountingBatchNorm3d,
-}
 
 
 def in_train_mode(model: Model) -> Model:
@@ -82,14 +18,7 @@ def in_train_mode(model: Model) -> Model:
         raise InputError(f"train mode needs the layers of {model.name}: use a Model straight from from_module")
     network = copy.deepcopy(model.apply.module).train()
     replace_dropout(network)
-    replacements: dict[nn.Module, nn.Module] = {}
-    for name, layer in list(network.named_modules(remove_duplicate=False)):
-        if type(layer) in _KINDS:
-            replacements.setdefault(layer, _counting(layer))
-            if not name:
-                network = replacements[layer]
-            else:
-                network.set_submodule(name, replacements[layer])
+    count_real_examples(network)
     return replace(model, apply=Functional(network))
 
 
@@ -98,38 +27,3 @@ def in_eval_mode(model: Model) -> Model:
     if not isinstance(model.apply, Functional):
         return model
     return replace(model, apply=Functional(copy.deepcopy(model.apply.module).eval()))
-
-
-def _counting(layer: nn.Module) -> nn.Module:
-    """Return the replacement of a torch layer; values are not copied because they are never read."""
-    if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        raise InputError(f"{type(layer).__name__} is no batch norm")
-    norm = _KINDS[type(layer)](
-        layer.num_features,
-        eps=layer.eps,
-        momentum=layer.momentum,
-        affine=layer.affine,
-        track_running_stats=layer.track_running_stats,
-    )
-    return norm.train()
-
-
-def _present(x: Tensor) -> Tensor:
-    """Return which rows of a batch are real."""
-    mask = real_examples()
-    present = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if mask is None else mask
-    if present.shape != x.shape[:1]:
-        raise InputError(
-            f"batch norm met {x.shape[0]} rows where the batch has {present.shape[0]} examples; it cannot tell padding apart"
-        )
-    return present
-
-
-def _statistics(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance of each channel over the real examples, and the number of values."""
-    weight = present.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-    across = [0, *range(2, x.ndim)]
-    count = weight.sum() * x[0, 0].numel()
-    mean = (weight * x).sum(across) / count.clamp_min(1)
-    centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
-    return mean, (weight * centred.square()).sum(across) / count.clamp_min(1), count

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from leakscope.core.model import Dense
+from leakscope.core.model import Dense, Norm
 from leakscope.core.tree import tensors
 from leakscope.models.dropout import KeyedDropout
 
@@ -143,22 +143,24 @@ class Layer:
 
 @dataclass(slots=True)
 class _Trace:
-    """The executed layers with parameters, in order, what modules read, and calls of dense layers."""
+    """The executed layers with parameters, in order, what modules read, calls of dense layers, and batch norms with running statistics."""
 
     layers: list[str] = field(default_factory=list)
     runs: list[tuple[Layer, Tensor]] = field(default_factory=list)  # with the tensor read, so that its id stays its own
     calls: list[_Call] = field(default_factory=list)
+    norms: list[Norm] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The example's output, the dense layers at output and input if any, the values per example in the narrowest rounding layer."""
+    """The example's output, dense layers at output and input if any, values per example in the narrowest rounding layer, batch norms."""
 
     output: object
     head: Dense | None
     entry: Dense | None
     narrowest: int | None = None
     layers: tuple[Layer, ...] = ()  # in the order in which they ended, modules that hold layers included
+    norms: tuple[Norm, ...] = ()
 
 
 def find_structure(
@@ -186,6 +188,7 @@ def find_structure(
         None if entry is None else _dense(entry, weights, bool((x >= 0).all())),
         min(watch.rounded, default=None),
         tuple(replace(layer, reader=watch.readers.get(layer.name)) for layer, _ in trace.runs),
+        tuple(norm for norm in trace.norms if [each.layer for each in trace.norms].count(norm.layer) == 1),
     )
 
 
@@ -215,6 +218,12 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
 
         return note
 
+    def normalise(name: str) -> Callable[..., None]:
+        def note(layer: nn.modules.batchnorm._BatchNorm, args: tuple[Tensor, ...]) -> None:
+            trace.norms.append(Norm(name, layer.momentum, args[0][0, 0].numel()))
+
+        return note
+
     def keep_mark(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
         if args and args[0] in watch.nonnegative:
             watch.nonnegative.add(result)
@@ -222,6 +231,8 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
     for name, layer in module.named_modules():
         if next(layer.parameters(recurse=False), None) is not None:
             hooks.enter_context(layer.register_forward_pre_hook(begin(name)))
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
+            hooks.enter_context(layer.register_forward_pre_hook(normalise(name)))
         if type(layer) is nn.Linear:
             hooks.enter_context(layer.register_forward_hook(end(name)))
         if type(layer) is KeyedDropout:

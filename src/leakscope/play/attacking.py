@@ -73,7 +73,9 @@ def reconstruct(exposure: Exposure, method: Attack, execution: Execution, *, inf
     """Return what an attack makes of an exposure on the device of `execution`; the result lies on the CPU."""
     seen = exposure.observation, exposure.known(informed=informed)
     observation, knowledge = to(seen, device=torch.device(execution.device))
-    reconstruction = method.run(exposure.model, observation, knowledge, list(exposure.seeds), execution)
+    reconstruction = method.run(
+        exposure.model.in_mode(knowledge.norm), observation, knowledge, list(exposure.seeds), execution
+    )
     return to(reconstruction, device="cpu")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
-from leakscope.core.model import Model
+from leakscope.core.model import Mode, Model
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, map_tensors, take, to
 from leakscope.core.types import Batch, Knowledge, Observation
@@ -68,12 +68,14 @@ def expose(
     labels: bool = False,  # whether the attacker knows the labels
     local: bool = True,  # whether the attacker knows the local training
     informed: bool | None = None,  # whether one attacker knows the defences; None: if there are any
+    norm: Mode | None = None,  # the mode of batch norm that the attacker assumes; None: the client's
 ) -> Exposure:
     """Return what T clients expose: each computes its update from its weights, data and seed, on the device of the weights."""
+    model = model.in_mode(client.norm)
     device = next((value.device for value in weights.values()), torch.device("cpu"))
     placed_client, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
     observation = placed_client.observe(model, weights, placed, seeds)
-    knowledge = attacker_knowledge(model, client, batch, labels=labels, local=local)
+    knowledge = replace(attacker_knowledge(model, client, batch, labels=labels, local=local), norm=norm)
     wanted = is_defended(client) if informed is None else informed
     facts = knowledge_of_defences(knowledge, placed_client, observation) if wanted else None
     return Exposure(model, client, batch, tuple(seeds), observation, knowledge, facts)

@@ -10,8 +10,13 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.models.checkpoint import Checkpoint
 
-RESULTS = 4  # increased when a change of leakscope changes trial results
+RESULTS = 5  # increased when a change of leakscope changes trial results
 BESIDE = ("name", "trials", "seeds", "baselines")
+ADDED: dict[str, dict[str, object]] = {  # settings younger than stored runs: at these values a cell keeps its id
+    "client": {"sends_buffers": False, "norm": None},
+    "knowledge": {"norm": None},
+    "attack": {"bn": 0.0},
+}
 
 
 def cell_id(settings: Mapping[str, Any]) -> str:
@@ -22,11 +27,11 @@ def cell_id(settings: Mapping[str, Any]) -> str:
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell's settings, without an empty list of metrics and with the SHA-256 of its checkpoint, if it has one.
+    """Return a cell's settings, without `ADDED` ones and an empty list of metrics, with the SHA-256 of its checkpoint.
 
     An unreadable checkpoint is reported by a later check.
     """
-    settings = {key: value for key, value in settings.items() if value or key != "metrics"}
+    settings = {key: _older(key, value) for key, value in settings.items() if value or key != "metrics"}
     weights = settings["weights"]
     if weights["name"] != "checkpoint" or weights["sha256"]:
         return settings
@@ -35,6 +40,12 @@ def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
     except InputError:
         return settings
     return {**settings, "weights": {**weights, "sha256": digest}}
+
+
+def _older(field: str, value: Any) -> Any:
+    """Return a field of a cell without the settings in `ADDED` that have their default."""
+    added = ADDED.get(field, {})
+    return {key: each for key, each in value.items() if key not in added or each != added[key]} if added else value
 
 
 def _by_content(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 from leakscope.attacks.engine.forms import FORMS
 from leakscope.attacks.engine.plan import DTYPES
 from leakscope.core.errors import InputError
+from leakscope.core.model import Mode
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.data.resizing import MOST_SIDE
@@ -47,6 +48,7 @@ class KnowledgeChoice:
     local: bool = True
     defence: bool = False  # uses mask, clip, bits, noise level; averages rounds; simulates local steps
     dropout: bool = False  # simulates with the client's dropout masks instead of averaging over masks
+    norm: Mode | None = None  # the mode of batch norm that the attacker assumes; None: the client's
 
     def __post_init__(self) -> None:
         if self.dropout and not self.defence:

@@ -78,9 +78,13 @@ class Writer:
             try:
                 with transaction(self._connection):
                     self._insert(landing, cells, stamp)
-            except BaseException:
+            except BaseException as error:
                 if stamp is not None and not self._has(landing):  # an interrupt may come right after the commit
                     path.unlink(missing_ok=True)
+                if isinstance(
+                    error, sqlite3.IntegrityError
+                ):  # `_check` passed, so rows without their record are in the way
+                    raise InputError(damaged(self.directory / DATABASE, error)) from error
                 raise
 
     def _has(self, landing: Landing) -> bool:

@@ -29,6 +29,7 @@ from leakscope.core.types import make_batch
 from leakscope.kernels.recordings import captured
 from leakscope.models import Uniform, build, draw_parameters
 from leakscope.studies.bench_cases import CASES, Case, Setup, loop_attack, plain_loop, set_up
+from leakscope.studies.bench_large import LARGE, LargeTiming, measure_large
 
 PAIRS = 20
 ATTACK_PAIRS = 3
@@ -59,6 +60,16 @@ class Timing:
     attack_again: tuple[
         float, float, float
     ]  # of later ones in the form of a long run, compiled before: median, least, largest
+
+    @property
+    def line(self) -> str:
+        """Return the timing as one line of the table."""
+        middle, least, largest = self.attack_again
+        return (
+            f"{self.name:<10} {self.trials:>6} {self.form:<9} {self.loop_per_s:>10.1f} {self.engine_per_s:>12.1f} {self.ratio:>8.1f}x  "
+            f"[{self.ratio_low:.1f}, {self.ratio_high:.1f}]  n={self.pairs:<3}  "
+            f"{self.attack_ratio:.1f}x, {middle:.1f}x ({least:.1f} to {largest:.1f}, n={ATTACK_PAIRS})"
+        )
 
 
 def _clock(device: str) -> float:
@@ -122,8 +133,8 @@ def measure(
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
     low, middle, high = (_quantile(ratios, share) for share in (0.025, 0.5, 0.975))
     say(f"{case.name}: {middle:.1f} times the loop")
-    loops, first, again = _attack_rates(case, setup, device, (asked, form), best, say)
-    later = [a / b for a, b in zip(again, loops, strict=True)]
+    attack_loops, first, again = _attack_rates(case, setup, device, (asked, form), best, say)
+    later = [a / b for a, b in zip(again, attack_loops, strict=True)]
     return Timing(
         name=case.name,
         device=device,
@@ -140,9 +151,9 @@ def measure(
         pairs=pairs,
         forms_per_s={name: round(rate, 2) for name, rate in rates.items()},
         attack_iterations=case.iterations,
-        attack_loop_trials_per_s=_quantile(loops, 0.5),
+        attack_loop_trials_per_s=_quantile(attack_loops, 0.5),
         attack_engine_trials_per_s=first,
-        attack_ratio=first / _quantile(loops, 0.5),
+        attack_ratio=first / _quantile(attack_loops, 0.5),
         attack_again=(_quantile(later, 0.5), min(later), max(later)),
     )
 
@@ -246,45 +257,42 @@ def run(
     pairs: int = PAIRS,
     tf32: bool = False,
     form: str | None = None,
+    iterations: int | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> list[Timing]:
-    """Return the timings of the named cases."""
+) -> list[Timing | LargeTiming]:
+    """Return the timings of the named cases; `iterations` replaces each case's number for whole attacks."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("this machine has no CUDA device; use --device cpu")
     if pairs < 2:
         raise InputError(f"--pairs must be at least 2, got {pairs}")
-    timings = []
+    timings: list[Timing | LargeTiming] = []
     for name in names:
-        case = lookup(CASES, name, "benchmark case")
-        timings.append(measure(case, device, pairs=pairs, tf32=tf32, form=form, say=say))
-        say(_line(timings[-1]))
+        case = lookup({**CASES, **dict.fromkeys(LARGE)}, name, "benchmark case")
+        if case is None:
+            timings.append(measure_large(name, tf32=tf32, iterations=iterations))
+        else:
+            case = case if iterations is None else replace(case, iterations=iterations)
+            timings.append(measure(case, device, pairs=pairs, tf32=tf32, form=form, say=say))
+        say(timings[-1].line)
     return timings
 
 
-def as_json(timings: list[Timing], shares: dict[str, float] | None) -> str:
+def as_json(timings: Sequence[Timing | LargeTiming], shares: dict[str, float] | None) -> str:
     """Return the timings as JSON."""
     return json.dumps(
         {"cases": [asdict(t) for t in timings], "optimiser_share": shares, "torch": torch.__version__}, indent=2
     )
 
 
-def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
+def as_text(timings: Sequence[Timing | LargeTiming], shares: dict[str, float] | None) -> str:
     """Return the timings as a text table."""
     head = f"{'case':<10} {'trials':>6} {'form':<9} {'loop/s':>10} {'engine/s':>12} {'ratio':>9}  95 % of pairs"
     head += "      whole attack: first, later (range)"
-    lines = [head, *map(_line, timings)]
+    lines = [head] if any(isinstance(timing, Timing) for timing in timings) else []
+    lines += [timing.line for timing in timings]
     if shares is not None:
         lines.append(
             f"optimiser and bookkeeping add {shares['average']:.0%} to the evaluations on average, "
             f"{shares['full_history']:.0%} at full history (CPL on 28x28, {int(shares['ticks'])} ticks)"
         )
     return "\n".join(lines)
-
-
-def _line(t: Timing) -> str:
-    middle, least, largest = t.attack_again
-    return (
-        f"{t.name:<10} {t.trials:>6} {t.form:<9} {t.loop_per_s:>10.1f} {t.engine_per_s:>12.1f} {t.ratio:>8.1f}x  "
-        f"[{t.ratio_low:.1f}, {t.ratio_high:.1f}]  n={t.pairs:<3}  "
-        f"{t.attack_ratio:.1f}x, {middle:.1f}x ({least:.1f} to {largest:.1f}, n={ATTACK_PAIRS})"
-    )

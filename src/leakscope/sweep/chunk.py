@@ -136,7 +136,7 @@ def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:
         dtype=settings.precision.dtype,
         tf32=settings.precision.tf32,
         form=chunk.form,
-        chunk=len(chunk.trials) * getattr(method, "restarts", 1),
+        chunk=len(chunk.trials) * getattr(method, "attempts", 1),
         directory=Path(chunk.work) if chunk.work else None,
         progress=reporter(chunk.name),
     )
@@ -165,6 +165,7 @@ def expose_chunk(chunk: Chunk) -> Exposure:
             labels=known.labels,
             local=known.local,
             informed=known.defence,
+            norm=known.norm,
         )
         _check_finite(chunk, group, exposure.observation)
         exposures.append(exposure)

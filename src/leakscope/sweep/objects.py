@@ -16,7 +16,7 @@ from leakscope.attacks.starts import Insider
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.model import Model
+from leakscope.core.model import Mode, Model
 from leakscope.core.plugins import until_registration
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import lift
@@ -59,10 +59,10 @@ def client_of(settings: CellSettings) -> Client:
 
 
 def network_of(settings: CellSettings) -> Model:
-    """Return the network of a cell, with the checkpoint's buffers if it starts from one."""
+    """Return the network of a cell in its client's mode, with the checkpoint's buffers if it starts from one."""
     data = data_of(settings.data)
     checkpoint = settings.weights if isinstance(settings.weights, Checkpoint) else None
-    return _network(model_text(settings.model), data.input_shape, data.classes, checkpoint)
+    return _network(model_text(settings.model), data.input_shape, data.classes, checkpoint, settings.client.norm)
 
 
 def model_text(model: ModelChoice) -> str:
@@ -72,7 +72,11 @@ def model_text(model: ModelChoice) -> str:
 
 @until_registration
 @functools.lru_cache(maxsize=32)
-def _network(text: str, shape: tuple[int, ...], classes: int, checkpoint: Checkpoint | None) -> Model:
+def _network(
+    text: str, shape: tuple[int, ...], classes: int, checkpoint: Checkpoint | None, norm: Mode | None = None
+) -> Model:
+    if norm is not None:
+        return _network(text, shape, classes, checkpoint).in_mode(norm)
     if checkpoint is not None:
         return checkpoint.load(_network(text, shape, classes, None))
     name, settings = json.loads(text)

@@ -81,6 +81,7 @@ def by_strength(run: Run) -> dict[float, list[Any]]:
     }
 
 
+@pytest.mark.slow
 def test_every_point_is_what_one_computes_by_hand(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
     found = measure_curves(lines_of(run), [known], participants=2)
@@ -143,6 +144,7 @@ def test_examples_lie_in_the_region_of_their_setting(tmp_path: Path) -> None:
         assert one.distance == pytest.approx(float((shown - one.truth).norm() / one.truth.norm()), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_both_attackers_are_lines_of_one_defence(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", knowledge={}, trials=2)
     lines = lines_of(run)
@@ -155,6 +157,7 @@ def test_both_attackers_are_lines_of_one_defence(tmp_path: Path) -> None:
     assert len({(curve.attack, curve.distance) for curve in named.curves}) == len(named.curves) == 6
 
 
+@pytest.mark.slow
 def test_defences_of_one_name_are_told_apart_and_other_axes_are_said(tmp_path: Path) -> None:
     runs = [
         run_of(
@@ -329,6 +332,7 @@ def test_what_has_not_landed_is_said_and_one_trial_makes_no_interval(tmp_path: P
     assert numbers == [["2", "6", "0.01"], ["0", "6", "1"]]  # landed, wanted, strength
 
 
+@pytest.mark.slow
 def test_other_data_have_another_chance_and_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     both = [
         run_of(

@@ -53,6 +53,7 @@ def ask(*words: object) -> object:
     return CliRunner().invoke(app, ["ppc", *map(str, words)], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_it_trains_every_strength_once_and_writes_page_and_data(noise: Path, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(TRAINING)
     words = [noise, "--training", tmp_path / "t.yaml", "--participants", "2", "--out", tmp_path / "out"]

@@ -98,6 +98,7 @@ def test_a_gallery_has_the_pictures_of_the_page(make_page: MakePage) -> None:
         assert np.array_equal(drawn[:: len(drawn) // 28, :: len(drawn) // 28], pixels(picture)[..., 0])
 
 
+@pytest.mark.slow
 def test_the_command_lists_and_writes_figures(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
     listed = leakscope("report", run.directory, "--figure", "list").out.split()
@@ -130,6 +131,7 @@ def test_names_that_are_markup_or_control_characters_stay_text(
     assert not elements(text, "script")
 
 
+@pytest.mark.slow
 def test_pdf_and_png_are_a_column_wide(make_page: MakePage, tmp_path: Path) -> None:
     pytest.importorskip("cairosvg")
     page = make_page()

@@ -9,6 +9,8 @@ import torch
 
 from leakscope.attacks.engine.forms import ALONE, FORMS, STREAMS, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.state import Problem
+from leakscope.attacks.objectives import find_link
+from leakscope.attacks.priors import Langevin
 from leakscope.attacks.simulate import LocalSteps, simulator_kinds
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -221,7 +223,9 @@ def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, floa
 
 def _may_be_compiled(model: Model, problem: Problem) -> bool:
     """Return whether an evaluation may be compiled: not with random draws (unreliable) or simulated steps (too many operations)."""
-    return not model.draws and LocalSteps not in simulator_kinds(problem.facts.components.simulate)
+    pieces = problem.facts.components
+    noisy = any(find_link(prior, Langevin) for prior in pieces.priors)
+    return not (model.draws or noisy or LocalSteps in simulator_kinds(pieces.simulate))
 
 
 def _share_live(form: str, live: int, model: Model, problem: Problem, device: torch.device) -> float:

@@ -82,7 +82,7 @@ def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seed
         return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
     if knowledge.labels is not None:
         return knowledge.labels
-    rule = "idlg" if knowledge.samples == 1 else "counts"
+    rule = "idlg" if knowledge.samples == 1 else "by_residual"
     try:
         return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
     except InputError as error:  # images need no labels

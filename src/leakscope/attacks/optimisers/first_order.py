@@ -73,7 +73,7 @@ class _OneEvaluation(Protocol):
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
             memory = {part: tree[name] for part, tree in state.items()}
             numbers = moment.numbers.get(name) or self.numbers(rule, moment.tick)
-            new[name] = value - self.step(g.sign() if rule.sign else g, memory, rate, numbers)
+            new[name] = value - self.step(rule.signed(g, moment.iteration), memory, rate, numbers)
         return {**unknowns, **projected(new, rules, knowledge)}, self.midway(state, moment)
 
     def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge
+
+GRID = 2.0**40  # a cosine's last bit depends on the neighbours of a trial: it is rounded away
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,42 @@ class Exponential:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """Raise the rate in `warmup` iterations, then lower it to 0 at iteration `last`: `(1 + cos(pi t)) / 2`, t from 0 to 1.
+
+    >>> Cosine(12, warmup=2)(torch.tensor([0, 1, 2, 7, 12]))
+    tensor([0.5000, 1.0000, 1.0000, 0.5000, 0.0000], dtype=torch.float64)
+    """
+
+    last: int
+    warmup: int = 50
+
+    def __call__(self, iteration: Tensor) -> Tensor:
+        """Return the factor at an iteration (a tensor of any shape)."""
+        warmup = min(self.warmup, self.last - 1)
+        now = iteration.to(torch.float64)
+        fallen = ((now - warmup) / (self.last - warmup)).clamp(0, 1)
+        rising = (now + 1) / max(warmup, 1)
+        factor = torch.where(now < warmup, rising, (1 + torch.cos(math.pi * fallen)) / 2)
+        return torch.round(factor * GRID) / GRID
+
+
+@dataclass(frozen=True, slots=True)
+class SoftSign:
+    """`tanh(s g) / s` in the place of the gradient g, with s from 1 at iteration 0 towards 0 at `last` (breaching's `modern`).
+
+    Large gradients are cut like by a sign at first and are left alone at the end.
+    """
+
+    last: int
+
+    def __call__(self, gradient: Tensor, iteration: Tensor) -> Tensor:
+        """Return the gradients of T trials, softened for their iterations."""
+        s = column((1 - iteration / self.last).clamp_min(1 / self.last), gradient)
+        return torch.tanh(gradient * s) / s
+
+
 Schedule = Callable[[Tensor], Tensor]
 Projection = Callable[[Tensor, Knowledge], Tensor]
 
@@ -69,13 +108,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one unknown moves: `rate` times the optimiser's, sign or value of the gradient, schedule, projection.
+    """How one unknown moves: `rate` times the optimiser's, (soft) sign or value of the gradient, schedule, projection.
 
     It moves in iterations 0, `every`, 2 `every`, ... and rests in between, where its gradient is not computed.
     """
 
     rate: float | Tensor = 1.0
-    sign: bool = False
+    sign: bool | SoftSign = False
     schedule: Schedule | None = None
     project: Projection | None = None
     every: int = 1
@@ -83,6 +122,12 @@ class Rule:
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
             raise InputError(f"Rule.every must be a whole number of at least 1, got {self.every}")
+
+    def signed(self, gradient: Tensor, iteration: Tensor) -> Tensor:
+        """Return the gradient of T trials, its sign or its soft sign."""
+        if isinstance(self.sign, SoftSign):
+            return self.sign(gradient, iteration)
+        return gradient.sign() if self.sign else gradient
 
     def factor(self, iteration: Tensor) -> Tensor | float:
         """Return rate times schedule for every trial."""
