@@ -156,6 +156,14 @@ def test_buffers_tell_only_where_they_move_and_are_sent(train: bool, sends: bool
     assert line.numbers == {"layers": 1, "channels": 2, "steps": 4}
 
 
+@pytest.mark.parametrize(("norm", "severity"), [("train", Severity.PARTIAL), ("eval", Severity.NONE)])
+def test_the_client_says_whether_buffers_move_and_are_sent(norm: str, severity: Severity) -> None:
+    module = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Linear(2, 3))
+    client = Client(sends_buffers=True, norm=norm)  # type: ignore[arg-type]
+    assert inspect(module, client=client, input_shape=(4,))[Topic.BUFFERS].severity is severity
+    assert inspect(module, client=Client(), input_shape=(4,))[Topic.BUFFERS].severity is Severity.NONE
+
+
 class Text(nn.Module):
     """Tokens to logits of a class, or of the next token through the tied table."""
 

@@ -254,3 +254,16 @@ def test_inspect_refuses_a_mistake_in_one_line(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["inspect", *arguments])
     assert isinstance(done.exception, InputError)
     assert len(str(done.exception).splitlines()) == 1
+
+
+def test_show_prints_the_static_lines_of_an_audit() -> None:
+    run("cli_audited:build", *BRIEF, "--attack", "analytic", "--out", "out")
+    shown = CliRunner().invoke(app, ["show", "out"]).output
+    static = json.loads(Path("out/audit.json").read_text())["static"]
+    assert [line["topic"] for line in static["lines"] if line["topic"] in shown] == [
+        line["topic"] for line in static["lines"]
+    ]
+    record = json.loads(Path("out/audit.json").read_text())
+    del record["static"]  # a record of an earlier revision
+    Path("out/audit.json").write_text(json.dumps(record))
+    assert CliRunner().invoke(app, ["show", "out"]).exit_code == 0

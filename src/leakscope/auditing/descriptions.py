@@ -72,8 +72,8 @@ def sent_part(exposure: Exposure) -> Sent:
 
 def exposure_threat_model(exposure: Exposure) -> ThreatModel:
     """Return the threat model of the SoK that covers the attackers of an exposure."""
-    statistics = bool(getattr(exposure.client, "sends_buffers", False))
-    return threat_model_of(local=exposure.knowledge.local is not None, statistics=statistics)
+    local = exposure.knowledge.local is not None
+    return threat_model_of(local=local, statistics=exposure.client.sends_buffers)
 
 
 def _count(number: int) -> str:

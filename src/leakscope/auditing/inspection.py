@@ -101,8 +101,8 @@ def inspect(
     if inputs is not None and (not isinstance(inputs, Tensor) or inputs.ndim < 1 or not len(inputs)):
         raise InputError("inspect(inputs=...) takes a tensor of M examples, M x ...")
     played = client if isinstance(client, Client) else Client(local=client)
-    if sends_buffers is None:
-        sends_buffers = getattr(played, "sends_buffers", None)
+    if sends_buffers is None and isinstance(client, Client):
+        sends_buffers = client.sends_buffers
     shape = None if input_shape is None else shape_of("input_shape", input_shape)
     shape = shape if inputs is None else tuple(inputs.shape[1:])
     structure, why = _run(model, shape, inputs)

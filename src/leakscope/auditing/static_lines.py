@@ -30,7 +30,8 @@ def buffers_line(facts: Facts) -> Line:
     numbers = {"layers": len(norms), "channels": sum(norm.num_features for norm in norms), "steps": facts.steps}
     if not norms:
         return Line(topic, "no batch norm keeps running statistics", Severity.NONE, numbers, (), page)
-    if not any(norm.training for norm in norms):
+    trains = any(norm.training for norm in norms) if facts.client.norm is None else facts.client.norm == "train"
+    if not trains:
         words = f"{len(norms)} batch norms in eval mode: their buffers do not change"
         return Line(topic, words, Severity.NONE, numbers, (), page)
     if facts.sends_buffers is False:

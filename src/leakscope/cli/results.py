@@ -90,7 +90,8 @@ def show_audit(directory: Path, by: Sequence[str] | None, to: str | None, out: P
         write_table(table, to, out)
         return
     if static:
-        print_named(("before any attack", "severity", "finding", "decided by"), static)
+        heads = ("before any attack", "severity", "finding", "decided by")
+        print_named(heads, [tuple(map(printable, row)) for row in static])
     print_named([column.head for column in table.columns], table.rows(value_text))
 
 

@@ -8,6 +8,7 @@ this layer alone. Anything not proven is answered with no.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -220,7 +221,9 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
 
     def normalise(name: str) -> Callable[..., None]:
         def note(layer: nn.modules.batchnorm._BatchNorm, args: tuple[Tensor, ...]) -> None:
-            trace.norms.append(Norm(name, layer.momentum, args[0][0, 0].numel()))
+            trace.norms.append(
+                Norm(name, layer.momentum, math.prod(args[0].shape[2:]))
+            )  # reading a tensor would be seen
 
         return note
 
