@@ -1,6 +1,6 @@
 """How many labels of a batch each rule reads: fresh, half-trained and trained networks, even and uneven batches.
 
-    LEAKSCOPE_DATA=... python benchmarks/labels.py [NETWORK ...] --weights DIR [--batches 24] [--samples 2 8 32 128]
+    LEAKSCOPE_DATA=... python benchmarks/labels.py [NETWORK ...] --weights DIR [--states trained] [--batches 24] [--samples 2 8 32 128]
 
 A network is trained once with Adam (batches of 64) and kept in DIR; `half` is after a sixth of the steps. Test images are drawn at
 random, from all classes or from three classes of a client's own. Rules read the last layer alone, so only its gradient is computed.
@@ -150,13 +150,13 @@ def rates(model: Model, pool: Features, chosen: Tensor) -> Iterator[tuple[str, T
     yield "sure", found.sure.double()
 
 
-def print_network(name: str, network: Network, directory: Path, samples: list[int], number: int) -> None:
+def print_network(name: str, directory: Path, states: list[str], samples: list[int], number: int) -> None:
     """Print the rows of one network."""
-    place = directory / name
+    network, place = NETWORKS[name], directory / name
     if not (place / "trained.safetensors").exists():
         place.mkdir(parents=True, exist_ok=True)
         trained(network, place)
-    for state in STATES:
+    for state in states:
         module = module_of(network)
         module.load_state_dict(load_file(place / f"{state}.safetensors"))
         module.eval()
@@ -180,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--weights", type=Path, required=True, help="where trained weights are kept")
+    parser.add_argument("--states", nargs="+", choices=STATES, default=list(STATES))
     parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--samples", type=int, nargs="+", default=[2, 8, 32, 128])
     asked = parser.parse_args()
@@ -187,7 +188,7 @@ def main() -> None:
     names = ("chance", "true p", *RULES, "by_residual", "sure", "+-")
     print(f"| network | state | classes of a client | N | n | {' | '.join(names)} |\n|{'---|' * (5 + len(names))}")
     for name in asked.networks:
-        print_network(name, NETWORKS[name], asked.weights, asked.samples, asked.batches)
+        print_network(name, asked.weights, asked.states, asked.samples, asked.batches)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,7 @@ def test_labels_have_the_interval_of_clustered_shares_everywhere() -> None:
     read = read_labels(expose_clients(make_subject(Target(model=model, inputs=x, labels=y, examples=8)), 8, 0))
     assert isinstance(read, LabelReading)
     assert (read.share, read.n) == (1.0, 64)
+    assert read.rule == "by_residual"
     assert (read.low, read.high) == pytest.approx(
         wilson(1.0, 8)
     )  # 8 clients, not 64 labels: those of one share an update
@@ -112,6 +113,26 @@ def test_labels_are_told_with_their_interval_and_n() -> None:
     words = labels_words(LabelReading("counts", 0.75, 0.1, 16, *wilson(0.75, 16)))
     assert re.findall(r"\d+", words) == ["75", "95", "51", "90", "16", "10"]
     assert re.findall(r"\d+", labels_words(LabelReading("cpl", 1.0, 0.5, 8))) == ["100", "8", "50"]
+    assert re.findall(r"\d+", labels_words(LabelReading("by_residual", 1.0, 0.5, 8, sure=0.25)))[-1] == "25"
+
+
+def test_labels_of_a_fresh_network_are_sure_and_those_of_a_learned_one_are_not() -> None:
+    x, y = (
+        torch.eye(8).repeat(32, 1),
+        torch.arange(8).repeat(32)[torch.randperm(256, generator=torch.Generator().manual_seed(0))],
+    )
+    fresh, learned = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8))
+    with torch.no_grad():
+        fresh[0].weight.mul_(0.01)
+        learned[0].weight.copy_(3 * torch.eye(8))
+    sure = []
+    for model in (fresh, learned):
+        read = read_labels(expose_clients(make_subject(Target(model=model, inputs=x, labels=y, examples=32)), 8, 0))
+        assert isinstance(read, LabelReading)
+        sure.append(read.sure)
+    assert sure[0] == 1.0
+    assert sure[1] is not None
+    assert sure[1] < 0.5
 
 
 def test_noise_that_hides_everything_is_seldom_graded_b() -> None:

@@ -1,11 +1,12 @@
 """The rule that 'auto' means for batches: of several rules the one whose counts explain the bias gradient.
 
 A rule gives fractional counts; whole ones predict the gradient up to their difference. Its residual is the sum of these differences
-over the smaller of N and C, about 1/4 for a wrong rule. If the least residual of `counts`, `calibrated` and `ilrg` is below
-`SMALL`, that rule's counts are taken. Otherwise the network has learned too much for whole numbers, and the estimate depends on how
-labels were drawn. Drawn alike from all classes, `calibrated` is the best linear estimate. Labels are uneven if there are fewer than
-classes, if the bias gradient is larger than labels drawn alike make it (`_size`), or if iLRG's classes explain the whole gradient
-of the last layer (residual below `EXPLAINED`): then the mean of `ilrg` and of `calibrated` with its deviations stretched is taken.
+over the smaller of N and C, about 1/4 for a wrong rule. If that of `counts` is small, its counts are taken; with few classes a
+residual says little, and `counts` needs less of it. Else those of `calibrated` or `ilrg` are taken if the lesser residual is below
+`SMALL`. Otherwise the network has learned too much for whole numbers, and the estimate depends on how labels were drawn. Drawn alike
+from all classes, `calibrated` is the best linear estimate. Labels are uneven if there are fewer than classes, if the bias gradient
+is larger than labels drawn alike make it (`_size`), or if iLRG's classes explain the whole gradient of the last layer (residual
+below `EXPLAINED`): then the mean of `ilrg` and of `calibrated` with its deviations stretched is taken.
 No truth is read.
 """
 
@@ -57,10 +58,12 @@ def read_batch(model: Model, observation: Observation, knowledge: Knowledge, key
     shares = torch.stack([random_shares(model, observation, knowledge, keys, pull), even, fit.share])
     counts = torch.stack([counts_at_least(share, least, total) for share in shares])
     residuals = (shares * total - counts).abs().sum(2) / total.clamp_max(classes)[:, 0]
-    residual, best = residuals.min(0)
-    fitting = counts[best, torch.arange(len(best), device=best.device)]
+    fresh = residuals[0] < max(SMALL, 0.25 / math.sqrt(_remainders(knowledge.samples, classes)))
+    best = torch.where(fresh, 0, residuals.argmin(0))
+    place = torch.arange(len(best), device=best.device)
+    fitting, residual = counts[best, place], residuals[best, place]
     estimate = counts_at_least(_estimate(even, fit, total), least, total)
-    chosen = torch.where((residual < SMALL)[:, None], fitting, estimate)
+    chosen = torch.where((fresh | (residual < SMALL))[:, None], fitting, estimate)
     return BatchLabels(labels_of_counts(chosen, present), residual, residual < _sure_below(knowledge.samples, classes))
 
 
@@ -83,7 +86,12 @@ def _size(share: Tensor, total: Tensor) -> Tensor:
     return total * (share - 1 / classes).square().sum(1, keepdim=True) / (1 - 1 / classes)
 
 
+def _remainders(samples: int, classes: int) -> int:
+    """Return how many remainders of the counts are independent, at most."""
+    return max(min(samples, classes - 1), 1)
+
+
 def _sure_below(samples: int, classes: int) -> float:
     """Return the residual that a wrong rule falls below with probability `CHANCE`: its m remainders are uniform on [0, 1/2]."""
-    m = max(min(samples, classes - 1), 1)
+    m = _remainders(samples, classes)
     return min(SMALL, math.exp((math.log(CHANCE) + math.lgamma(m + 1)) / m) / (2 * m))

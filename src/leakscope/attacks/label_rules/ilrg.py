@@ -76,7 +76,7 @@ def _solve(system: Tensor, gradient: Tensor) -> Tensor:
     share = torch.zeros_like(gradient)
     for _ in range(ROUNDS):
         both = inside[:, :, None] & inside[:, None, :]
-        share = torch.linalg.solve(torch.where(both, normal, identity), torch.where(inside, right, 0))
+        share: Tensor = torch.linalg.solve(torch.where(both, normal, identity), torch.where(inside, right, 0))
         inside = inside & (share > 0)
     return share.clamp_min(0)
 
