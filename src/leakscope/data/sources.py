@@ -133,9 +133,9 @@ SOURCES: dict[str, Source] = {
         "Breast Cancer Wisconsin (Diagnostic): 455 + 114 rows of 30 numbers (scikit-learn's copy)",
         "table", (30,), 2, *_UCI_CANCER, (_npz("breast_cancer"),), bundled=True),
     "fashion_mnist_full": Source(
-        "Fashion-MNIST: all 60,000 + 10,000 pictures of clothing",
+        "Fashion-MNIST: pictures of clothing, as many as your copy has (the official files: 60,000 + 10,000)",
         "image", (1, 28, 28), 10, *_FASHION,
-        (_npz("fashion_mnist_full"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
+        (_npz("fashion_mnist_full"), _npz("fashion_mnist"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
         FASHION_STATISTICS, downloads=_FASHION_FILES),
     "mnist": Source(
         "MNIST: handwritten digits; the npz form also tells the writers",

@@ -38,11 +38,12 @@ def network_of(settings: Training, policy: str, keep: Keep, say: Say, device: st
 def scoring_network(settings: Scoring, keep: Keep, say: Say, device: str) -> Trained:
     """Return the network for privacy scores: the first `scoring.epochs` of the paper's schedule, with crop and flip.
 
-    The rate drops after 75 epochs, so never within the paper's 50. Gao et al. 2021 use a tenth of CIFAR-100, 5,000 images;
-    `scoring.share` is a share of our training part. Its seed differs from that of the attacked networks.
+    The rate drops after 75 epochs, so never within the paper's 50. Gao et al. 2021 use a tenth of CIFAR-100, 5,000 images
+    (`scoring.examples`). Its seed differs from that of the attacked networks.
     """
     model, transform = settings.model, Transform(crop=4, flip=True)
-    schedule, share = Schedule(epochs=settings.scoring.epochs), settings.scoring.share
+    schedule = Schedule(epochs=settings.scoring.epochs)
+    share = min(1.0, settings.scoring.examples / load(settings.data.name).size("train"))
     recipe = Recipe(model.name, tuple(model.settings.items()), transform, schedule, settings.seed + 1, share)
     return _trained(recipe, settings.data.name, keep.directory, say, device)
 

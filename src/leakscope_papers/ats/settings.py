@@ -21,10 +21,10 @@ class Training:
 
 @file_dataclass
 class ScoringTraining:
-    """The training of the network for privacy scores: its length and its share of the data."""
+    """The training of the network for privacy scores: its length and its number of images (all, if there are fewer)."""
 
     epochs: int
-    share: Number
+    examples: int
 
 
 @file_dataclass

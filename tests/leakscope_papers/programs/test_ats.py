@@ -46,7 +46,7 @@ TINY: dict[str, Any] = {
 }
 
 
-SCORED = {**TINY, "scoring": {"epochs": 1, "share": 0.02}, "batches": 1, "batch_size": 2}
+SCORED = {**TINY, "scoring": {"epochs": 1, "examples": 60}, "batches": 1, "batch_size": 2}
 
 
 def training(**changes: Any) -> Training:
@@ -225,10 +225,12 @@ def test_a_cut_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
         assert torch.equal(value, whole.model.parameters[name])
 
 
-def test_the_rate_of_the_scoring_network_never_falls_and_it_sees_a_tenth_of_cifar100(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("size", [10_000, 50_000])
+def test_the_rate_of_the_scoring_network_never_falls_and_it_sees_5000_images_of_any_copy(
+    monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     asked: list[Recipe] = []
+    monkeypatch.setattr(ats_networks, "load", lambda _: SimpleNamespace(size=lambda _: size))
     monkeypatch.setattr(ats_networks, "_trained", lambda recipe, *_: asked.append(recipe))
     for name in ("ats-figure-2", "ats-figure-5", "ats-figure-6"):
         item = read_item(name)
@@ -236,7 +238,7 @@ def test_the_rate_of_the_scoring_network_never_falls_and_it_sees_a_tenth_of_cifa
             settings = read_settings(Scoring, settings_at(item, item.parts[0], scale))
             ats_networks.scoring_network(settings, PlannedRows(), say, "cpu")
     assert {recipe.schedule.rate_at(epoch) for recipe in asked for epoch in range(recipe.schedule.epochs)} == {0.1}
-    assert {(recipe.schedule.epochs, 10_000 * recipe.share) for recipe in asked} == {(50, 5_000)}
+    assert {(recipe.schedule.epochs, size * recipe.share) for recipe in asked} == {(50, 5_000)}
     assert {(recipe.transform.crop, recipe.transform.flip) for recipe in asked} == {(4, True)}
     assert len({repr(recipe) for recipe in asked}) == 2, "one network at each width serves all three figures"
 
@@ -249,7 +251,7 @@ CORRELATED: dict[str, Any] = {
     "at_once": 4,
     "scored": 1,
     "first": 0,
-    "scoring": {"epochs": 1, "share": 0.03},
+    "scoring": {"epochs": 1, "examples": 90},
 }
 
 
