@@ -1,10 +1,10 @@
 """What a guard costs: its seconds beside those of the client's training, for clients of the Flower example's two networks.
 
-python benchmarks/guard.py --repeats 3 --epochs 1 15
+python benchmarks/guard.py --rounds 40 --epochs 1 --examples 1 64 1280
 
-A client of 1 example trains the small network; one of 64 and one of 1,280 examples train a ResNet20 of width 8 in batches of 64, all on
-the bundled digits. CPU time of one thread; median, smallest and largest over the repeats. The guard is that of the example, after
-`warm_up`.
+A client of 1 example trains the small network; those of more examples train a ResNet20 of width 8 in batches of 64, all on
+the bundled digits. The guard is that of the example, after `warm_up`. CPU seconds of one thread: of the rounds in which the matching
+attack ran and of those in which it rested (median, smallest to largest), and the guard's share of each kind and of all rounds together.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import time
 import torch
 from torch import Tensor, nn
 
-from leakscope import GuardSettings, LocalTraining, Target, guard
-from leakscope.auditing.guarding import warm_up
+from leakscope import GuardHistory, GuardSettings, LocalTraining, Target, guard
+from leakscope.auditing.guarding import Guarded, warm_up
 from leakscope.data import load
 from leakscope.models.resnet import resnet20
 
 RATE, BATCH = 0.1, 64
-SETTINGS = GuardSettings(seconds=600, guesses=2, evaluations=25, attacks=("cpl",))
+SETTINGS = GuardSettings(seconds=600, share=0.1, guesses=2, evaluations=25, attacks=("cpl",))
 
 
 def small() -> nn.Module:
@@ -42,37 +42,56 @@ def train(net: nn.Module, x: Tensor, y: Tensor, epochs: int) -> dict[str, Tensor
     return after.state_dict()
 
 
-def measure(net: nn.Module, examples: int, epochs: int) -> tuple[float, float, str]:
-    """Return the seconds of the training and of the guard, and the decision."""
+def measure(
+    net: nn.Module, examples: int, epochs: int, history: GuardHistory
+) -> tuple[float, float, Guarded, GuardHistory]:
+    """Return the seconds of a round's training and of its guard, the result, and the history after it."""
     data = load("digits")
     x, y = data.pictures("train", range(examples)), torch.as_tensor(data.labels("train", range(examples)))
-    began = time.process_time()
+    began, wall = time.process_time(), time.monotonic()
     sent = train(net, x, y, epochs)
-    trained = time.process_time()
+    trained, history = time.process_time(), history.trained(time.monotonic() - wall)
     target = Target(model=net, inputs=x, labels=y, client=LocalTraining(epochs=epochs, batch_size=BATCH, rate=RATE))
-    decision = guard(target, sent, settings=SETTINGS).decision
-    return trained - began, time.process_time() - trained, decision.value
+    result = guard(target, sent, settings=SETTINGS, history=history)
+    seconds = time.process_time() - trained
+    assert result.history is not None
+    return trained - began, seconds, result, result.history
+
+
+def show(kind: str, rounds: list[tuple[float, float]]) -> str:
+    """Return the costs of some rounds in words."""
+    if not rounds:
+        return f"  {kind}: none"
+    shares = [cost / (cost + training) for training, cost in rounds]
+    training, cost = (statistics.median(each) for each in zip(*rounds, strict=True))
+    spread = f"{min(shares):.1%} to {max(shares):.1%}"
+    return f"  {kind}: training {training:.3f} s, guard {cost:.4f} s, share {statistics.median(shares):.1%} ({spread}), n = {len(rounds)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, nargs="+", default=[5, 20, 100])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--epochs", type=int, nargs="+", default=[1])
+    parser.add_argument("--examples", type=int, nargs="+", default=[1, 64, 1280])
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warm_up()
-    for name, examples in (("small", 1), ("resnet20", 64), ("resnet20", 1280)):
+    for examples in asked.examples:
         for epochs in asked.epochs:
             torch.manual_seed(0)
-            net = small() if name == "small" else resnet20(input_shape=(1, 8, 8), width=8).train()
-            runs = [measure(net, examples, epochs) for _ in range(asked.repeats)]
-            shares = [cost / (cost + training) for training, cost, _ in runs]
-            print(
-                f"{name}, {examples} examples, {epochs} epochs: {runs[0][2]}; training {statistics.median(r[0] for r in runs):.2f} s, "
-                f"guard {statistics.median(r[1] for r in runs):.2f} s, share of the round {statistics.median(shares):.1%} "
-                f"({min(shares):.1%} to {max(shares):.1%}), n = {len(runs)}",
-                flush=True,
-            )
+            net = small() if examples == 1 else resnet20(input_shape=(1, 8, 8), width=8).train()
+            history = GuardHistory()
+            attacked, rested, decisions = [], [], set()
+            for _ in range(asked.rounds):
+                training, cost, result, history = measure(net, examples, epochs, history)
+                ran = any(check.evaluations is not None for check in result.checks)
+                (attacked if ran else rested).append((training, cost))
+                decisions.add(result.decision.value)
+            print(f"{examples} examples, {epochs} epochs: {', '.join(sorted(decisions))}")
+            print(show("attacked", attacked))
+            print(show("rested", rested))
+            training, cost = (sum(each) for each in zip(*attacked, *rested, strict=True))
+            print(f"  all {asked.rounds} rounds: share {cost / (cost + training):.1%}", flush=True)
 
 
 if __name__ == "__main__":

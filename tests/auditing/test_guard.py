@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from leakscope import Decision, GuardSettings, LocalTraining, Target, guard
 from leakscope.auditing import guard_checks
 from leakscope.auditing.guard_checks import expose_update
+from leakscope.auditing.guard_history import GuardHistory
 from leakscope.auditing.guard_settings import Check, Status
 from leakscope.auditing.guarding import Guarded, GuardWarning
 from leakscope.clients import Client
@@ -263,7 +265,16 @@ def test_the_log_has_one_line_of_json_a_decision_and_nothing_private(tmp_path: P
     assert {line["decision"] for line in lines} == {"refuse"}
     assert set(lines[0]) == {"time", "round", "decision", "reason", "seconds", "checks"}
     assert [check["status"] for check in lines[0]["checks"]] == ["passed", "passed", "leaked"]
-    assert set(lines[0]["checks"][0]) == {"name", "status", "recovered", "seconds", "evaluations", "note", "defended"}
+    assert set(lines[0]["checks"][0]) == {
+        "name",
+        "status",
+        "recovered",
+        "seconds",
+        "evaluations",
+        "note",
+        "by_structure",
+        "defended",
+    }
 
 
 @pytest.mark.parametrize(
@@ -272,6 +283,8 @@ def test_the_log_has_one_line_of_json_a_decision_and_nothing_private(tmp_path: P
         {"threshold": 1.5},
         {"label_threshold": -0.1},
         {"seconds": 0},
+        {"share": 0},
+        {"share": 1.5},
         {"evaluations": 0},
         {"guesses": 0},
         {"least_evaluations": 2000},
@@ -293,3 +306,100 @@ def test_settings_refuse_defences_that_remember() -> None:
     for defence in remembering:
         with pytest.raises(InputError):
             GuardSettings(action=Decision.DEFEND, defences=[defence])
+
+
+SHARE = {"share": 0.1, "seconds": 600.0, "evaluations": 5, "guesses": 2, "attacks": ("cpl",)}
+
+
+def statuses(result: Guarded) -> dict[str, Status]:
+    return {check.name: check.status for check in result.checks}
+
+
+def rounds(net: nn.Module, trainings: list[float], **settings: Any) -> list[Guarded]:
+    """Return the results of a client of four digits that trains for so many seconds in each round."""
+    x, y = digits(4)
+    history, results = GuardHistory(), []
+    for seconds in trainings:
+        target = Target(model=net, inputs=x, labels=y)
+        chosen = GuardSettings(**{**SHARE, **settings})
+        results.append(guard(target, gradient(net, x, y), settings=chosen, history=history.trained(seconds)))
+        assert results[-1].history is not None
+        history = results[-1].history
+    return results
+
+
+def test_matching_attacks_rest_until_they_cost_no_more_than_their_share() -> None:
+    first, second, third, last = rounds(convolutional(), [1e-3, 1e-3, 1e-3, 3600.0])
+    assert {each.decision for each in (first, second, third, last)} == {Decision.SEND}
+    ran = {
+        "static": Status.PASSED, "labels": Status.PASSED, "analytic": Status.NOT_APPLICABLE, "cpl": Status.PASSED,
+    }  # fmt: skip
+    assert statuses(first) == statuses(last) == ran
+    rested = {"static": Status.PASSED, "labels": Status.NOT_CHECKED, "cpl": Status.NOT_CHECKED}
+    assert statuses(second) == statuses(third) == rested
+    assert [each.history.rounds for each in (first, second, third, last) if each.history] == [0, 1, 2, 0]
+    assert second.seconds < first.seconds / 4
+
+
+def test_exact_checks_and_labels_that_may_act_never_rest() -> None:
+    _, dense_again = rounds(dense(), [1e-3] * 2, threshold=1.0)
+    exact = {"analytic": Status.PASSED, "peeling": Status.PASSED}
+    assert exact.items() < statuses(dense_again).items()
+    assert statuses(dense_again)["cpl"] is Status.NOT_CHECKED
+    first, again = rounds(convolutional(), [1e-3] * 2, label_threshold=0.999, evaluations=6)
+    share = named(first, "labels").recovered
+    assert share is not None
+    assert named(again, "labels").recovered == share
+
+
+def test_what_leaked_or_was_not_tested_long_enough_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    for result in rounds(dense(), [1e-3] * 2):
+        assert (result.decision, result.checks[-1].status) == (Decision.REFUSE, Status.LEAKED)
+    pace = guard_checks.Pace
+    monkeypatch.setattr(guard_checks, "Pace", lambda until, most: pace(until=until, most=min(most, 2)))
+    for result in rounds(convolutional(), [1e-3] * 2):
+        assert (result.decision, named(result, "cpl").status) == (Decision.REFUSE, Status.TIMED_OUT)
+
+
+@pytest.mark.parametrize("change", ["model", "batch", "training", "settings"])
+def test_another_task_is_attacked_again(change: str) -> None:
+    net, (x, y), settings = convolutional(), digits(4), GuardSettings(**SHARE)  # type: ignore[arg-type]
+    first = Target(model=net, inputs=x, labels=y)
+    history = guard(first, gradient(net, x, y), settings=settings, history=GuardHistory().trained(1e-3)).history
+    if change == "model":
+        net = nn.Sequential(*convolutional(), nn.Identity())
+    (x, y), client = digits(5 if change == "batch" else 4), LocalTraining(rate=RATE) if change == "training" else None
+    sent = gradient(net, x, y) if client is None else weights_after(net, x, y)
+    settings = replace(settings, guesses=1) if change == "settings" else settings
+    result = guard(Target(model=net, inputs=x, labels=y, client=client), sent, settings=settings, history=history)
+    assert named(result, "cpl").status is Status.PASSED
+
+
+def test_a_resting_guard_still_refuses_an_update_that_cannot_be_checked() -> None:
+    net, (x, y), settings = convolutional(), digits(4), GuardSettings(**SHARE)  # type: ignore[arg-type]
+    target, sent = Target(model=net, inputs=x, labels=y), gradient(net, x, y)
+    history = guard(target, sent, settings=settings, history=GuardHistory()).history
+    spoilt = {**sent, "0.bias": sent["0.bias"] * torch.nan}
+    result = guard(target, spoilt, settings=settings, history=history)
+    assert (result.decision, statuses(result)) == (Decision.REFUSE, {"static": Status.FAILED})
+    assert result.history is not None
+    assert named(guard(target, sent, settings=settings, history=result.history), "cpl").status is Status.PASSED
+
+
+@pytest.mark.parametrize(("share", "history"), [(0.1, None), (None, GuardHistory())])
+def test_a_share_and_a_history_belong_together(share: float | None, history: GuardHistory | None) -> None:
+    net, (x, y) = convolutional(), digits(1)
+    with pytest.raises(InputError):
+        guard(Target(model=net, inputs=x, labels=y), {}, settings=GuardSettings(share=share), history=history)
+
+
+def test_statistics_of_batch_norm_in_the_update_are_named_as_not_checked() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)).train()
+    x, y = digits(8)
+    target = Target(model=net, inputs=x, labels=y, client=LocalTraining(rate=RATE))
+    settings = GuardSettings(evaluations=5, seconds=600, attacks=("cpl",))
+    sent = weights_after(net, x, y)
+    assert "buffers" not in statuses(guard(target, sent, settings=settings))
+    result = guard(target, {**net.state_dict(), **sent}, settings=settings)
+    assert (result.decision, named(result, "buffers").status) == (Decision.SEND, Status.NOT_CHECKED)

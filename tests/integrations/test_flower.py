@@ -366,13 +366,17 @@ def test_the_example_guards_its_clients(
 ) -> None:
     server = importlib.import_module("digits_federation.server_app")
     log = tmp_path / "guard.jsonl"
-    settings = SETTINGS | {"network": network, "examples": examples, "batch-size": 64, "rounds": 1, "guard": str(log)}
+    settings = SETTINGS | {"network": network, "examples": examples, "batch-size": 64, "rounds": 2, "guard": str(log)}
     settings |= {"captures": str(tmp_path / "captures")}
     server.app(make_grid(example.app, 2, settings), flwr.Context(1, 1, {}, flwr.RecordDict(), settings))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["decision"] for line in lines] == [decision, decision]
-    assert all(line["round"] == 1 and line["training_seconds"] > 0 for line in lines)
-    assert len(captured(tmp_path / "captures")) == (0 if decision == "refuse" else 2)
+    assert [line["decision"] for line in lines] == [decision] * 4
+    assert [line["round"] for line in lines] == [1, 1, 2, 2]
+    assert all(line["training_seconds"] > 0 for line in lines)
+    statuses = [check["status"] for line in lines for check in line["checks"] if check["name"] == "cpl"]
+    expected = ["leaked"] * 4 if decision == "refuse" else ["passed"] * 2 + ["not checked"] * 2  # within its share
+    assert statuses == expected
+    assert len(captured(tmp_path / "captures")) == (0 if decision == "refuse" else 4)
 
 
 def guarded_captures(flwr: Any, settings: GuardSettings, directory: Path) -> list[Capture]:

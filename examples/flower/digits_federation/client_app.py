@@ -37,8 +37,9 @@ def own_target(message: Message, context: Context) -> Target:
 
 @cache
 def guard(log: str) -> Mod:
-    """Return the guard, made once: exact checks and a short attack, half a minute at most."""
-    return guarding(own_target, GuardSettings(seconds=30, guesses=2, evaluations=25, attacks=("cpl",), log=log))
+    """Return the guard, made once: exact checks in every round, a short attack within a tenth of all rounds after the first."""
+    settings = GuardSettings(seconds=30, share=0.1, guesses=2, evaluations=25, attacks=("cpl",), log=log)
+    return guarding(own_target, settings)
 
 
 def check(message: Message, context: Context, call_next) -> Message:

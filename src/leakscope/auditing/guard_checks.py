@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES, chosen_rule
 from leakscope.auditing.attack_runs import check_finite, plan_exposure
 from leakscope.auditing.chosen_attacks import suite_name
+from leakscope.auditing.guard_history import GuardHistory
 from leakscope.auditing.guard_settings import BROKEN, Check, GuardSettings, Status
+from leakscope.auditing.inspection import inspect
 from leakscope.auditing.limits import Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, labels_problem
 from leakscope.auditing.target import Subject, Target, make_subject
@@ -28,16 +32,30 @@ Step = Callable[[], Check]
 
 
 def check_update(
-    target: Target, sent: Tree, settings: GuardSettings, budget: Budget, checks: list[Check]
+    target: Target,
+    sent: Tree,
+    settings: GuardSettings,
+    budget: Budget,
+    checks: list[Check],
+    resting: GuardHistory | None = None,  # in place of the matching attacks
 ) -> Check | None:
     """Return the check that read the update back, else the first that failed or ran out of time, else None; add all to `checks`."""
     steps: list[tuple[str, Step]] = []
 
     def prepare() -> Check:
-        exposure, subject = expose_update(target, sent)
-        check_finite(exposure)
-        steps.extend(_steps(exposure, subject, settings, budget))
-        return Check("static", Status.PASSED, note=_static(subject))
+        if (
+            resting is not None and not resting.exact and settings.label_threshold == 1
+        ):  # nothing is left to attack with
+            _check_sent(_trained(target.model), sent)
+            steps.extend(_settled(resting.rest(name)) for name in ("labels", *settings.attacks))
+            note = ""
+        else:
+            exposure, subject = expose_update(target, sent)
+            check_finite(exposure)
+            steps.extend(_steps(exposure, subject, settings, budget, resting))
+            note = _static(target, exposure.batch.samples, sent)
+        steps.extend(_unread(target.model, sent))
+        return Check("static", Status.PASSED, note=note)
 
     steps.append(("static", prepare))
     broken: Check | None = None
@@ -67,7 +85,14 @@ def _timed(name: str, step: Step, budget: Budget) -> Check:
     return replace(check, seconds=budget.clock() - start)
 
 
-def _steps(exposure: Exposure, subject: Subject, settings: GuardSettings, budget: Budget) -> Iterator[tuple[str, Step]]:
+def _settled(check: Check) -> tuple[str, Step]:
+    """Return a step that has its result already."""
+    return check.name, lambda: check
+
+
+def _steps(
+    exposure: Exposure, subject: Subject, settings: GuardSettings, budget: Budget, resting: GuardHistory | None
+) -> Iterator[tuple[str, Step]]:
     """Yield the attacks on an update by name, cheapest first."""
 
     def attacked(exposure: Exposure, entry: Entry, most: float = math.inf, share: int = 1) -> tuple[str, Step]:
@@ -78,15 +103,15 @@ def _steps(exposure: Exposure, subject: Subject, settings: GuardSettings, budget
 
         return entry.name, step
 
-    def settled(name: str, status: Status, why: str) -> tuple[str, Step]:
-        return name, lambda: Check(name, status, note=why)
-
     yield "labels", lambda: _labels(exposure, settings)
     entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
     reasons = {each.what: each.why for each in untested}
     if "analytic" in reasons:
-        yield settled("analytic", Status.NOT_APPLICABLE, reasons["analytic"])
+        yield _settled(Check("analytic", Status.NOT_APPLICABLE, note=reasons["analytic"], by_structure=True))
     yield from (attacked(exposure, entry) for entry in entries if entry.most is None)
+    if resting is not None:
+        yield from (_settled(resting.rest(name)) for name in settings.attacks)
+        return
     searched = _searched(exposure, settings.guesses)
     entries, _ = plan_exposure(searched, unmatched=subject.unmatched)
     for place, name in enumerate(settings.attacks):
@@ -94,7 +119,8 @@ def _steps(exposure: Exposure, subject: Subject, settings: GuardSettings, budget
         if matching:  # the last one knows the defences, if there are any
             yield attacked(searched, matching[-1], settings.evaluations, len(settings.attacks) - place)
         else:
-            yield settled(name, Status.FAILED, reasons.get(name, "it does not apply to this client"))
+            why = reasons.get(name, "it does not apply to this client")
+            yield _settled(Check(name, Status.FAILED, note=why))
 
 
 def _searched(exposure: Exposure, most: int) -> Exposure:
@@ -121,10 +147,36 @@ def _labels(exposure: Exposure, settings: GuardSettings) -> Check:
     return Check("labels", _above(share, settings.label_threshold), share, note=rule)
 
 
-def _static(subject: Subject) -> str:
-    """Return the size of the problem in words: numbers sent against numbers to find."""
-    numbers = sum(value.numel() for value in subject.model.shared(subject.model.parameters).values())
-    return f"{numbers} numbers of the update against {subject.inputs.numel()} of the batch"
+def _static(target: Target, samples: int, sent: Tree) -> str:
+    """Return the lines of `leakscope.inspect` in words; they come from shapes, not from the batch."""
+    shape = None if target.inputs is None else target.inputs.shape[1:]
+    buffers = any(name in sent for name, _ in target.model.named_buffers())
+    lines = inspect(target.model, batch=samples, client=target.client, input_shape=shape, sends_buffers=buffers)
+    return "; ".join(lines.shown())
+
+
+def _unread(module: nn.Module, sent: Tree) -> Iterator[tuple[str, Step]]:
+    """Yield the check that was not made: what is sent besides the trained parameters, if anything."""
+    trained, norms = _trained(module), {n for n, each in module.named_modules() if isinstance(each, _BatchNorm)}
+    others = [name for name, value in sent.items() if value.is_floating_point() and name not in trained]
+    statistics = sum(name.rpartition(".")[0] in norms for name in others)
+    if others:
+        note = f"no attack reads {len(others)} of the sent arrays, {statistics} of them statistics of batch norm"
+        yield _settled(Check("buffers", Status.NOT_CHECKED, note=note))
+
+
+def _trained(module: nn.Module) -> Tree:
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+def _check_sent(before: Tree, sent: Tree) -> None:
+    """Refuse an update that is not finite or does not belong to the model."""
+    for name, value in before.items():
+        if name not in sent or sent[name].shape != value.shape:
+            got = tuple(sent[name].shape) if name in sent else "nothing"
+            raise InputError(f"sent[{name!r}] must have the shape {tuple(value.shape)} of the model, got {got}")
+        if not bool(sent[name].isfinite().all()):
+            raise InputError(f"sent[{name!r}] holds NaN or infinity")
 
 
 def _above(share: float, threshold: float) -> Status:
@@ -160,11 +212,8 @@ def expose_update(target: Target, sent: Tree) -> tuple[Exposure, Subject]:
         raise InputError("a guard needs the client's inputs and labels: they score what is read back")
     subject = make_subject(replace(target, examples=len(target.inputs), aggregate=1))
     model, client = subject.model, subject.client
+    _check_sent(model.shared(model.parameters), sent)
     before = {name: value[None] for name, value in model.shared(model.parameters).items()}
-    for name, value in before.items():
-        if name not in sent or sent[name].shape != value.shape[1:]:
-            got = tuple(sent[name].shape) if name in sent else "nothing"
-            raise InputError(f"sent[{name!r}] must have the shape {tuple(value.shape[1:])} of the model, got {got}")
     targets = None if subject.targets is None else subject.targets[None]
     batch = make_batch(subject.inputs[None], subject.labels[None], classes=model.classes, targets=targets)
     seen = {name: sent[name].detach().to(value)[None] for name, value in before.items()}

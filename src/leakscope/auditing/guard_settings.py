@@ -34,6 +34,7 @@ class Status(enum.Enum):
     NOT_APPLICABLE = "not applicable"
     FAILED = "failed"
     TIMED_OUT = "timed out"
+    NOT_CHECKED = "not checked"
 
 
 BROKEN = (Status.FAILED, Status.TIMED_OUT)
@@ -49,6 +50,7 @@ class Check:
     seconds: float = 0.0
     evaluations: int | None = None  # of a matching attack
     note: str = ""
+    by_structure: bool = False  # not applicable to any update of the model
     defended: bool = False  # of the update after the defence was added
 
 
@@ -60,13 +62,15 @@ class GuardSettings:
     alone never act by default: those of small batches can always be read. `seconds` is the time for all checks. The matching
     `attacks` share what is left of it. Each searches at most `guesses` examples, so that its cost does not grow with the batch, and
     takes at most `evaluations`; with fewer than `least_evaluations` it has not checked anything. A check that raises or runs out of
-    time stops the update, unless `fail_open`. `defences` are added by `Decision.DEFEND`. `log` is a file that gets one line of JSON
-    a decision.
+    time stops the update, unless `fail_open`. With a `share`, matching attacks that passed once on a task rest until another run keeps
+    the guard within this share of all rounds (see `GuardHistory`); exact checks never rest. `defences` are added by
+    `Decision.DEFEND`. `log` is a file that gets one line of JSON a decision.
     """
 
     threshold: float = 0.0
     label_threshold: float = 1.0
     seconds: float = 10.0
+    share: float | None = None
     action: Decision = Decision.REFUSE
     defences: Sequence[Defence] = ()
     fail_open: bool = False
@@ -81,6 +85,8 @@ class GuardSettings:
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"GuardSettings.{name} must be a share in [0, 1], got {getattr(self, name)}")
         positive_number(self.seconds, "GuardSettings.seconds", MOST_SECONDS)
+        if self.share is not None:
+            positive_number(self.share, "GuardSettings.share", 1.0)
         whole_number(self.evaluations, "GuardSettings.evaluations", 1, MOST)
         whole_number(self.guesses, "GuardSettings.guesses", 1, MOST)
         whole_number(self.least_evaluations, "GuardSettings.least_evaluations", 1, self.evaluations)

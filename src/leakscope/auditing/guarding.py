@@ -2,11 +2,12 @@
 
 | check | is | when it cannot be run |
 |---|---|---|
-| static | the update is finite and belongs to the model | the guard fails |
+| static | the update is finite and belongs to the model; the lines of `leakscope.inspect` | the guard fails |
 | labels | the label rules of the audit | not applicable |
 | exact | division and peeling of a first dense layer | not applicable |
 | matching | a short attack that matches the update | the guard fails: nothing else decides such a model |
 
+With `GuardSettings.share` the matching attacks rest in most rounds (`guard_history`). What did not run is logged as not checked.
 The attacks get Observation and Knowledge as in an audit. The client's batch only scores their results.
 """
 
@@ -23,12 +24,14 @@ from pathlib import Path
 import torch
 
 from leakscope.auditing.guard_checks import check_update
+from leakscope.auditing.guard_history import GuardHistory, task_of
 from leakscope.auditing.guard_settings import BROKEN, MOST_SECONDS, Check, Decision, GuardSettings, Status
 from leakscope.auditing.limits import Budget, first_line
 from leakscope.auditing.remedies import stacked
 from leakscope.auditing.target import Target, list_defences
 from leakscope.clients import Client
 from leakscope.core import random
+from leakscope.core.errors import InputError
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, subtract
 from leakscope.defences.stack import begin, protect
@@ -45,6 +48,7 @@ class Guarded:
     reason: str
     checks: tuple[Check, ...]
     seconds: float
+    history: GuardHistory | None = None  # after this round, if one was given
 
     __repr__ = short_repr
 
@@ -63,6 +67,7 @@ def guard(
     sent: Mapping[str, torch.Tensor],
     *,
     settings: GuardSettings | None = None,
+    history: GuardHistory | None = None,
     seed: int | None = None,
     about: Mapping[str, object] | None = None,
 ) -> Guarded:
@@ -71,13 +76,21 @@ def guard(
     `target` holds the model with the weights that the client received, the client's whole batch and its local training; `sent` is the
     gradient, or with local training the weights after it. Other floating arrays in `sent`, such as batch norm statistics, are
     defended with the rest, but no check reads them. Noise comes from the system's secure randomness unless a `seed` is given, for
-    experiments only. `about` is added to the line of the log.
+    experiments only. `history` goes with `GuardSettings.share`: `history.trained(seconds)` of the result before. `about` is added
+    to the line of the log.
     """
     settings = GuardSettings() if settings is None else settings
+    if (history is None) != (settings.share is None):
+        raise InputError("guard(history=...) and GuardSettings.share belong together: give both or neither")
     began = time.monotonic()
+    task = "" if history is None else task_of(target, settings)
+    resting = history if history is not None and history.rests(task, settings.share or 1.0) else None
     checks: list[Check] = []
-    decision, update, reason = _decide(target, dict(sent), settings, seed, began, checks)
+    decision, update, reason = _decide(target, dict(sent), settings, seed, began, checks, resting)
     result = Guarded(decision, update, reason, tuple(checks), time.monotonic() - began)
+    if history is not None:
+        after = history.guarded(task, decision, result.checks, result.seconds, rested=resting is not None)
+        result = replace(result, history=after)
     if settings.log is not None:
         line = {"time": time.time(), **(about or {}), **result.line()}
         with Path(settings.log).open("a", encoding="utf-8") as log:
@@ -88,14 +101,21 @@ def guard(
 
 
 def _decide(
-    target: Target, sent: Tree, settings: GuardSettings, seed: int | None, began: float, checks: list[Check]
+    target: Target,
+    sent: Tree,
+    settings: GuardSettings,
+    seed: int | None,
+    began: float,
+    checks: list[Check],
+    resting: GuardHistory | None,
 ) -> tuple[Decision, Tree | None, str]:
     """Return the decision, what is sent and why; add the checks to `checks`."""
     defending = settings.action is Decision.DEFEND
     part = FIRST_SHARE if defending else 1.0
-    worst = check_update(target, sent, settings, Budget(part * settings.seconds, began), checks)
+    worst = check_update(target, sent, settings, Budget(part * settings.seconds, began), checks, resting)
     if worst is None:
-        return Decision.SEND, sent, "no check read anything back"
+        unchecked = ", ".join(check.name for check in checks if check.status is Status.NOT_CHECKED)
+        return Decision.SEND, sent, f"no check read anything back{f'; not checked: {unchecked}' if unchecked else ''}"
     if worst.status in BROKEN:
         return (Decision.SEND, sent, _words(worst)) if settings.fail_open else (Decision.REFUSE, None, _words(worst))
     if not defending:
@@ -118,6 +138,8 @@ def _words(check: Check) -> str:
     """Return a check's result in words."""
     what = "labels" if check.name == "labels" else "examples"
     share = f"{check.recovered:.0%} of the {what}" if check.recovered is not None else check.note
+    if check.status is Status.TIMED_OUT and check.evaluations is not None:
+        share = f"{check.evaluations} evaluations, not conclusive"
     return f"{check.name} {check.status.value}{f': {share}' if share else ''}"
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
+from leakscope.auditing.guard_history import GuardHistory
 from leakscope.auditing.guard_settings import Decision, GuardSettings
 from leakscope.auditing.guarding import guard, warm_up
 from leakscope.auditing.target import Target
@@ -19,6 +21,7 @@ from leakscope.integrations.flower_arrays import record_of, tree_of
 from leakscope.store.recorder import plain_config
 
 PRECONDITION = 6  # flwr's ErrorCode.MOD_FAILED_PRECONDITION
+STATE = "leakscope.guarding"
 REFUSED = "the client's guard refused to send the update"
 
 
@@ -29,7 +32,8 @@ def guarding(
 
     `build(message, context)` returns the client's network, its whole batch and its local training (`client`); the mod loads the
     weights that the server sent. A refused reply becomes an error message, which strategies leave out; it does not say why. The log
-    also holds the round and the seconds of the training. Put it before other mods of the client, so that it sees what they send.
+    also holds the round and the seconds of the training. With `GuardSettings.share` the history is kept in the
+    client's state. Put it before other mods of the client, so that it sees what they send.
     """
     flower = import_extra("flwr.app", "flower", __name__)
     settings = GuardSettings() if settings is None else settings
@@ -44,9 +48,16 @@ def guarding(
         if not reply.has_content():
             return reply
         config = plain_config(*message.content.config_records.values())
-        about = {"round": config.get("server-round"), "training_seconds": time.monotonic() - began}
-        for name, (before, after) in answers_of(given, reply, "guarding()").items():
-            result = guard(_loaded(build(message, context), before), after, settings=settings, seed=seed, about=about)
+        training = time.monotonic() - began
+        about = {"round": config.get("server-round"), "training_seconds": training}
+        for name, (before, sent) in answers_of(given, reply, "guarding()").items():
+            where, start = f"{STATE}.{name}", time.monotonic()
+            history = None if settings.share is None else _history(context, where).trained(training)
+            target = _loaded(build(message, context), before)
+            result = guard(target, sent, settings=settings, history=history, seed=seed, about=about)
+            if history is not None and result.history is not None:  # the time to build the target counts too
+                after = replace(result.history, guard=history.guard + time.monotonic() - start)
+                context.state[where] = flower.ConfigRecord(asdict(after))
             if result.sent is None:
                 return flower.Message(flower.Error(PRECONDITION, REFUSED), reply_to=message)
             if result.decision is Decision.DEFEND:
@@ -54,6 +65,11 @@ def guarding(
         return reply
 
     return mod
+
+
+def _history(context: Any, where: str) -> GuardHistory:
+    """Return what the guard remembers of this client, from the client's own state."""
+    return GuardHistory(**context.state[where]) if where in context.state else GuardHistory()
 
 
 def _loaded(target: Target, weights: Tree) -> Target:

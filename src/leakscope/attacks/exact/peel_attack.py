@@ -16,7 +16,7 @@ from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
 from leakscope.attacks.exact.peeling import CHUNK, ROUNDING, WORK, Peeled, Probe, Update, peel
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.model import Dense, Model
+from leakscope.core.model import Dense, HasNorms, Model
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import TINY, Tree, lift, take, to
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares, direction
@@ -50,6 +50,9 @@ class Peeling:
             raise InputError(
                 f"peeling certifies samples by a loss of {', '.join(LOSSES)}; this one is {knowledge.loss}"
             )
+        layers: object = model.apply
+        if isinstance(layers, HasNorms) and model.in_mode("eval") is not model:
+            raise InputError("peeling certifies single samples; batch norm in train mode normalises by the batch")
         inputs, certified, left = [], [], []
         for t in range(observation.trials):
             seen = take(observation, t)
@@ -150,14 +153,7 @@ class _Network:
     def output(self, name: str, value: Tensor, x: Tensor) -> Tensor:
         """Return the output for one input, with another value of one parameter."""
         inputs = x.reshape(1, *self.knowledge.input_shape)
-        try:
-            return self.model.apply(self.parameters | {name: value}, self.buffers, inputs, random.key(0))[0][0]
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise InputError(
-                "peeling certifies single samples; batch norm in train mode normalises by the batch"
-            ) from None
+        return self.model.apply(self.parameters | {name: value}, self.buffers, inputs, random.key(0))[0][0]
 
     def slopes(self, rows: Tensor) -> Tensor:
         """Return the gradient of each label's loss by the first layer's output, M x C x K."""
