@@ -184,14 +184,15 @@ def _null_vectors(U: Tensor, generator: torch.Generator) -> Tensor:
 def _projector(rows: Tensor) -> Tensor:
     """Return the projector on the span of independent rows."""
     basis = torch.linalg.qr(rows.mT).Q
-    return basis @ basis.mT
+    projector: Tensor = basis @ basis.mT
+    return projector
 
 
 def _descend(U: Tensor, starts: Tensor) -> Tensor:
     """Return local minima of `|U q|_1` on the unit sphere: `q <- A^-1 q` with `A = U^T diag(1 / |U q|) U`, smoothed less and less."""
     b = U.shape[1]
     squares = (U[:, :, None] * U[:, None]).flatten(1)
-    q = starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)
+    q: Tensor = starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)
     for step in range(STEPS):
         smooth = max(0.1 * SHRINK**step, 1e-9)
         weights = ((q @ U.mT).square() + smooth**2).rsqrt()
@@ -224,7 +225,8 @@ def _sparsest(directions: Tensor, U: Tensor, zero: float) -> tuple[Tensor, list[
 def _sharpened(directions: Tensor, U: Tensor, zero: float) -> Tensor:
     """Return each direction as the vector that the units annul on which it is zero: the descent ends at its smoothing."""
     silent = (directions @ U.mT).abs() <= zero
-    return torch.linalg.svd(silent[..., None] * U, full_matrices=False).Vh[:, -1]
+    annulled: Tensor = torch.linalg.svd(silent[..., None] * U, full_matrices=False).Vh[:, -1]
+    return annulled
 
 
 def _certified(whole: Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Peeled | None:
