@@ -266,7 +266,7 @@ def no_null(n: int) -> Iterator[Line]:
 
 def means_over_successes(n: int) -> Iterator[Line]:
     """Yield the mean over recovered images against the mean over all."""
-    result = under_noise(2 * n, 0.02)
+    result = under_noise(2 * n, 0.01)
     yield "over recovered images only", "PSNR, dB", result.summary.means_recovered["psnr"]
     yield from reversed(both("over all images", result))
 

@@ -194,6 +194,7 @@ MODEL_SETTINGS: dict[str, Settings] = {
     "dlnet": {"width": 3},
     "resnet20": {"width": 2},
     "resnet20_dlg": {"width": 2, "batch_statistics": True},
+    "resnet20_cpl": {"width": 2},
     "resnet8": {"width": 2, "hidden": 8},
     "vit": {"width": 8, "heads": 2, "depth": 1},
     "alexnet": {"width": 2, "hidden": 8},

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from leakscope.attacks.exact.peel_attack import Peeling, probe_network
-from leakscope.attacks.exact.peeling import Update, peel
+from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Update, distinct_rows, errors_of, peel
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -115,6 +115,24 @@ def test_saturated_networks_certify_no_mean_of_samples() -> None:
         check_recovered(batch, Peeling().run(used, seen, attacker_knowledge(used, Client(), data), SEEDS), 1e-3)
 
 
+def test_a_sample_that_the_units_hardly_determine_is_not_certified() -> None:
+    """Two samples with nearly the same gradients: rounding of the update moves each of them far, along their difference."""
+    pulls = torch.tensor([[1.0, 1.0, 1.0, 0.5], [1.0, 1.0, 1.0 + 1e-5, 0.5]], dtype=torch.float64)
+    assert bool((errors_of(pulls.mT, ROUNDING[torch.float32]) > NEAR).all())
+    assert bool((errors_of(pulls.mT, ROUNDING[torch.float64]) < NEAR).all())
+    assert bool((errors_of(pulls[[0, 0]].mT, ROUNDING[torch.float64]) > NEAR).all())
+    exact = torch.linalg.pinv(pulls.mT).norm(dim=1)
+    assert_close(errors_of(pulls.mT, 1.0), exact, rtol=1e-4, atol=0.0)
+
+
+def test_no_sample_is_certified_twice() -> None:
+    known = torch.rand(3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    again = known[1:2] * (1 + NEAR / 4)
+    other = torch.rand(1, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rows = torch.cat([known, again, other, other])
+    assert distinct_rows(rows, known=3).tolist() == [0, 1, 2, 4]
+
+
 @pytest.mark.parametrize("defence", [GaussianNoise(1e-4), GaussianNoise(1e-2)])
 def test_noise_leaves_nothing_certified(defence: Defence) -> None:
     found, _ = attacked(network(400), digits(8), Client(defences=(defence,)))
@@ -185,11 +203,11 @@ def test_rounds_add_what_another_round_lacks() -> None:
         weights = to(draw_parameters(model, Torch(), random.key([5 + number, 9 + number])), dtype=torch.float64)
         seen = Client().observe(model, weights, batch, SEEDS)
         knowledge = attacker_knowledge(model, Client(), batch)
-        one = Peeling().run(model, seen, knowledge, SEEDS)
+        one = Peeling(draws=0).run(model, seen, knowledge, SEEDS)
         assert one.proved is not None
         alone.append(int(one.proved.sum()))
         rounds += seen.rounds
-    found = Peeling().run(model, Observation(tuple(rounds), seen.shares, seen.samples), knowledge, SEEDS)
+    found = Peeling(draws=0).run(model, Observation(tuple(rounds), seen.shares, seen.samples), knowledge, SEEDS)
     assert found.proved is not None
     assert int(found.proved.sum()) >= max(alone)
     check_recovered(batch, found, 1e-6)

@@ -171,6 +171,7 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, object] | None]] = {
     "dlnet": ((1, 28, 28), None),
     "resnet20": ((3, 32, 32), {"width": 4, "activation": "tanh"}),
     "resnet20_dlg": ((1, 28, 28), {"width": 2}),
+    "resnet20_cpl": ((1, 28, 28), {"width": 2, "norm": "none"}),
     "cnn_mnist": ((1, 28, 28), None),
     "cnn_cifar": ((3, 32, 32), None),
     "convnet": ((1, 28, 28), {"width": 2, "activation": "tanh"}),

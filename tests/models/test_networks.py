@@ -155,7 +155,7 @@ def test_wrong_settings_are_refused_in_one_line(
 
 
 def test_the_readings_of_cpls_resnet_include_dlgs() -> None:
-    settings = {"activation": "sigmoid", "norm": "batch", "pool": "global", "width": 2}
+    settings = {"activation": "sigmoid", "norm": "batch", "pool": "global", "stride": 1, "width": 2}
     reading = build("resnet20_cpl", (3, 8, 8), 10, settings)
     dlg = build("resnet20_dlg", (3, 8, 8), 10, {"batch_statistics": True, "width": 2})
     images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lenet_cpl leaky": (registered("lenet_cpl", (1, 8, 8), {"width": 3, "activation": "leaky_relu"}), (1, 8, 8)),
     "resnet20": (registered("resnet20", (1, 8, 8), {"width": 2}), (1, 8, 8)),
     "resnet20_dlg": (registered("resnet20_dlg", (1, 5, 5), {"width": 2}), (1, 5, 5)),
+    "resnet20_cpl": (registered("resnet20_cpl", (1, 5, 5), {"width": 2, "norm": "none"}), (1, 5, 5)),
     "cnn_mnist": (registered("cnn_mnist", (1, 6, 6), {}), (1, 6, 6)),
     "cnn_cifar": (registered("cnn_cifar", (3, 4, 4), {}), (3, 4, 4)),
     "group norm": (group_norm, (1, 6, 6)),

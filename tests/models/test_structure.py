@@ -17,6 +17,7 @@ HEAD = Dense("head.weight", "head.bias", nonnegative=True)
 
 
 HEADS = {"resnet18": replace(HEAD, weight="fc.weight", bias="fc.bias")}
+HEADS["resnet20_cpl"] = replace(HEAD, nonnegative=False)  # tanh
 HEADS["vit_b16"] = Dense("heads.head.weight", "heads.head.bias", nonnegative=False)
 
 

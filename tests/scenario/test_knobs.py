@@ -112,7 +112,7 @@ def test_rules_that_read_cross_entropy_refuse_mse_and_say_what_to_do() -> None:
     ("changed", "rule", "keys"),
     [
         ({"attack": "cpl"}, "cpl", "attack.labels: joint, .*knowledge.labels: true"),
-        ({"attack": "ig", "data": {"name": "digits", "samples": 2}}, "counts", "or knowledge.labels: true"),
+        ({"attack": "ig", "data": {"name": "digits", "samples": 2}}, "by_residual", "or knowledge.labels: true"),
         ({"attack": "idlg"}, "idlg", "attack.labels: joint, .*knowledge.labels: true .*attack.labels: auto"),
         ({"attack": "idlg", "knowledge": {"labels": True}}, "idlg", "with attack.labels: auto"),
     ],

@@ -55,6 +55,7 @@ from leakscope.attacks.pulled import (
 from leakscope.attacks.recipes import (
     ATTACKS as ATTACKS, analytic as analytic, cpl as cpl, dlg as dlg, idlg as idlg, ig as ig,
     linear_system as linear_system, matching as matching, peeling as peeling, prior_only as prior_only,
+    spear as spear,
 )  # fmt: skip
 from leakscope.attacks.simulate import (
     ALPHA as ALPHA, LABEL as LABEL, SHIFT as SHIFT, SIMULATORS as SIMULATORS, LocalSteps as LocalSteps,

@@ -3,7 +3,7 @@
 | part | when |
 |---|---|
 | analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
-| peeling | the same, for clients of several examples under a loss that it simulates |
+| peeling | the same, for clients of several examples under a loss that it simulates; SPEAR unmixes what division leaves |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative; under a caller's own loss they search the targets too |
 | the same, told the targets | under a caller's own loss: an upper bound for attackers who do not know them |

@@ -119,12 +119,13 @@ def resnet20_dlg(*, batch_statistics: bool = False, **settings: Unpack[ResNetSet
 
 @settings_of(_resnet, activation="tanh")
 def resnet20_cpl(
-    *, stride: int = 1, norm: str = "running", pool: str = "four", **settings: Unpack[ResNetSettings]
+    *, stride: int = 2, norm: str = "running", pool: str = "none", **settings: Unpack[ResNetSettings]
 ) -> nn.Module:
     """Return a reading of CPL's ResNet20, of which the paper gives neither activation, strides, norm nor pool.
 
     `norm` is running, batch (statistics of the current batch) or none; `pool` is global, four (4x4 windows, as in DLG's code) or none.
-    With a global pool every position has the same influence on the loss, so the gradient hardly depends on where a pixel is.
+    With a global pool every position has the same influence on the loss, so the gradient hardly depends on where a pixel is. The
+    defaults are the form in which CPL recovers most (item `cpl-readings`).
     """
     return _resnet("resnet20_cpl", (1, stride, stride), norm=norm, pool=pool, **settings)
 

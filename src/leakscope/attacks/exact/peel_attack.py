@@ -14,6 +14,7 @@ from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
 from leakscope.attacks.exact.peeling import CHUNK, ROUNDING, WORK, Peeled, Probe, Update, peel
+from leakscope.attacks.exact.spear import unmix
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, HasNorms, Model
@@ -27,14 +28,20 @@ APART = 1e-3  # root mean square between samples of two rounds that are two samp
 
 @dataclass(frozen=True, slots=True)
 class Peeling:
-    """Read a batch sample by sample from a first dense layer with ReLU-like zeros; see `peeling`.
+    """Read a batch from a first dense layer with ReLU-like zeros: `divide` sample by sample (`peeling`), unmix the rest (`spear`).
 
     A trial is `PROVED` if each of its samples is certified; `Reconstruction.proved` says which are. The others are quotients of
     the gradient that is left, as in `analytic`, and prove nothing. Noise, dropout behind the layer, clipping of single examples, batch
-    statistics and several local steps leave no certificate, nor do copies of a sample.
+    statistics and several local steps leave no certificate, nor do copies of a sample. `draws` is the number of starts of SPEAR (0: none).
     """
 
     name: str = "peeling"
+    divide: bool = True
+    draws: int = 2**10
+
+    def __post_init__(self) -> None:
+        if self.draws < 0:
+            raise InputError(f"Peeling.draws must not be below 0, got {self.draws}")
 
     def run(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
@@ -56,7 +63,8 @@ class Peeling:
         inputs, certified, left = [], [], []
         for t in range(observation.trials):
             seen = take(observation, t)
-            ends = [_peel_round(r, seen.shares, model, entry, knowledge, execution) for r in seen.rounds]
+            given = (seen.shares, model, entry, knowledge)
+            ends = [self._certify_round(r, *given, seeds[t], execution) for r in seen.rounds]
             best = max(range(len(ends)), key=lambda i: len(ends[i].inputs))
             certified.append(_joined(ends)[: knowledge.samples])
             inputs.append(_filled(ends[best], certified[-1], knowledge))
@@ -74,11 +82,32 @@ class Peeling:
         outcome = torch.where(every.to(result.outcome.device), int(Outcome.PROVED), result.outcome)
         return replace(result, outcome=outcome, proved=proved)
 
+    def _certify_round(
+        self,
+        seen: Round,
+        shares: Shares,
+        model: Model,
+        entry: Dense,
+        knowledge: Knowledge,
+        seed: int,
+        execution: Execution,
+    ) -> Peeled:
+        """Return the certified samples of one round of one client, with the factor of the threat model, else with one that fits."""
+        update, probe = read_layer(seen, shares, model, entry, knowledge)
+        limit = max(1, WORK // (knowledge.classes * len(update.bias)))
+        stop, known = execution.out_of_time, _factor(shares, knowledge)
+        peeled = Peeled.none(update)
+        for factor in dict.fromkeys((known, None)) if self.divide else ():
+            peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, out_of_time=stop)
+            if len(peeled.inputs):
+                break
+        if not self.draws or len(peeled.inputs) >= knowledge.samples:
+            return peeled
+        return unmix(update, peeled, probe, factor=known, draws=self.draws, seed=seed, out_of_time=stop)
 
-def _peel_round(
-    seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge, execution: Execution
-) -> Peeled:
-    """Return the certified samples of one round of one client, with the factor of the threat model, else with one that fits."""
+
+def read_layer(seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge) -> tuple[Update, Probe]:
+    """Return the gradients of a dense layer and the next one in float64, and what the network says about inputs."""
     sent = direction(seen, shares)
     dtype = sent[entry.weight].dtype
     if dtype not in ROUNDING:
@@ -91,13 +120,7 @@ def _peel_round(
         before = to(seen.before, dtype=torch.float64)
         size = before[entry.weight].abs().amax(1) + before[str(entry.bias)].abs()
         update = replace(update, size=size, columns_size=0.0 if next_layer is None else before[next_layer].norm(dim=0))
-    limit = max(1, WORK // (knowledge.classes * len(update.bias)))
-    stop = execution.out_of_time
-    for factor in dict.fromkeys((_factor(shares, knowledge), None)):
-        peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, out_of_time=stop)
-        if len(peeled.inputs):
-            break
-    return peeled
+    return update, probe
 
 
 def _factor(shares: Shares, knowledge: Knowledge) -> float | None:

@@ -30,6 +30,7 @@ CHUNK, WORK = 2**24, 2**27  # numbers of `slopes` at a time, and in a round
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6}  # relative error of a sum of contributions, with a margin of 10
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
 MOVED = 1e-4  # most that a sample moves when all are solved together, relative to its size
+NEAR = 1e-3  # error of a sample, relative to its size, above which it is not certified; two that are nearer are one
 LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
 
 
@@ -74,9 +75,15 @@ class Peeled:
 
     __repr__ = short_repr
 
+    @staticmethod
+    def none(update: Update) -> Peeled:
+        """Return no sample: everything is left."""
+        labels = torch.zeros(0, dtype=torch.int64, device=update.weight.device)
+        return Peeled(update.weight.new_zeros(0, update.weight.shape[1]), labels, 0.0, update)
+
 
 @dataclass(frozen=True, slots=True)
-class _Ledger:
+class Ledger:
     """What is left of the update, and for each unit the sum of all magnitudes added and subtracted: rounding is a share of it."""
 
     left: Update
@@ -85,18 +92,25 @@ class _Ledger:
 
     __repr__ = short_repr
 
+    @staticmethod
+    def of(update: Update) -> Ledger:
+        """Return the ledger of an update of which nothing is subtracted."""
+        columns = update.columns
+        magnitude = None if columns is None else update.columns_size + columns.norm(dim=1)
+        return Ledger(update, update.size + update.bias.abs(), magnitude)
+
     def error(self) -> Tensor:
         """Return the error of each unit's bias gradient."""
         return ROUNDING[self.left.dtype] * self.size
 
-    def without(self, inputs: Tensor, pulls: Tensor, witness: tuple[Tensor, Tensor] | None) -> _Ledger:
+    def without(self, inputs: Tensor, pulls: Tensor, witness: tuple[Tensor, Tensor] | None) -> Ledger:
         """Return the ledger after samples with these gradients (M x K; M x K x Q and its magnitude) are subtracted."""
         left = self.left
         weight, bias, size = left.weight - pulls.mT @ inputs, left.bias - pulls.sum(0), self.size + pulls.abs().sum(0)
         if left.columns is None or self.columns_size is None or witness is None:
-            return _Ledger(Update(weight, bias, None, left.dtype), size, None)
+            return Ledger(Update(weight, bias, None, left.dtype), size, None)
         columns, magnitude = left.columns - witness[0].sum(0), self.columns_size + witness[1].sum(0)
-        return _Ledger(Update(weight, bias, columns, left.dtype), size, magnitude)
+        return Ledger(Update(weight, bias, columns, left.dtype), size, magnitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +138,9 @@ def peel(
     At most `limit` candidates are looked at in a round: those of several units first, then those of the strongest units.
     `out_of_time` is asked before each round, with its number.
     """
-    columns = update.columns
-    magnitude = None if columns is None else update.columns_size + columns.norm(dim=1)
-    ledger = whole = _Ledger(update, update.size + update.bias.abs(), magnitude)
-    inputs, labels = update.weight.new_zeros(0, update.weight.shape[1]), torch.zeros(0, dtype=torch.int64)
-    labels = labels.to(inputs.device)
+    ledger = whole = Ledger.of(update)
+    inputs, labels = Peeled.none(update).inputs, Peeled.none(update).labels
+    errors = inputs.new_zeros(0)
     for number in range(ROUNDS):
         if out_of_time is not None and out_of_time(number):
             break
@@ -143,41 +155,58 @@ def peel(
             passed, chosen = _certified(candidates, ledger, probe, factor)
         if not len(passed):
             break
-        distinct = _distinct(candidates.inputs[passed])
-        passed, chosen = passed[distinct], chosen[distinct]
-        inputs, labels = torch.cat([inputs, candidates.inputs[passed]]), torch.cat([labels, chosen])
-        inputs = _polished(whole, inputs, labels, factor, probe)
-        ledger = _without(whole, inputs, labels, factor, probe)
-        if len(inputs) >= most:
+        known, rows, chosen = len(inputs), torch.cat([inputs, candidates.inputs[passed]]), torch.cat([labels, chosen])
+        distinct = distinct_rows(rows, known)
+        rows, errors = _polished(whole, rows[distinct], chosen[distinct], errors, factor, probe)
+        kept = errors <= NEAR
+        inputs, labels, errors = rows[kept], chosen[distinct][kept], errors[kept]
+        ledger = subtract(whole, inputs, labels, factor, probe)
+        if len(inputs) >= most or len(inputs) == known:
             break
     return Peeled(inputs[:most], labels[:most], factor or 0.0, ledger.left)
 
 
-def _without(whole: _Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> _Ledger:
+def subtract(whole: Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Ledger:
     """Return what all samples found so far leave of the update."""
     witness = None if probe.witness is None else _scaled(probe.witness(inputs, labels), factor)
-    return whole.without(inputs, factor * _slopes_of(probe, inputs, labels), witness)
+    return whole.without(inputs, factor * slopes_of(probe, inputs, labels), witness)
 
 
-def _slopes_of(probe: Probe, inputs: Tensor, labels: Tensor) -> Tensor:
+def slopes_of(probe: Probe, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the gradient of each input's loss by the layer's output, M x K."""
     return probe.slopes(inputs)[torch.arange(len(inputs), device=inputs.device), labels]
 
 
-def _polished(whole: _Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Tensor:
-    """Return the samples as least squares over all units that they explain, so that errors do not add up from round to round."""
-    pulls = factor * _slopes_of(probe, inputs, labels)
+def _polished(
+    whole: Ledger, inputs: Tensor, labels: Tensor, errors: Tensor, factor: float, probe: Probe
+) -> tuple[Tensor, Tensor]:
+    """Return the samples as least squares over all units that they explain, and bounds of their errors, relative to their size.
+
+    `errors` are those of the first samples. Without a bound, errors grow from round to round: a sample is read from what inexact ones left.
+    """
+    pulls = factor * slopes_of(probe, inputs, labels)
     left = whole.without(inputs, pulls, None)
+    errors = torch.cat([errors, errors.new_full((len(inputs) - len(errors),), torch.inf)])
     explained = (left.left.bias.abs() <= left.error()) & (pulls.abs().amax(0) > 0)
     system = (pulls / left.size)[:, explained].mT
     if len(system) < len(inputs) or int(torch.linalg.matrix_rank(system)) < len(inputs):
-        return inputs
+        return inputs, errors
     rows = whole.left.weight[explained] / left.size[explained, None]
     solved: Tensor = torch.linalg.lstsq(system, rows).solution
+    bounds = errors_of(system, ROUNDING[left.left.dtype])
     near = (solved - inputs).norm(dim=1) <= MOVED * inputs.norm(dim=1).clamp_min(1.0)
-    return torch.where(near[:, None], solved, inputs)  # one that moves far is held by too few units
+    # one that moves far is held by too few units
+    return torch.where(near[:, None], solved, inputs), torch.where(near, bounds, errors)
 
 
-def _candidates(ledger: _Ledger, probe: Probe, limit: int, *, alone: bool = False) -> _Candidates:
+def errors_of(system: Tensor, rounding: float) -> Tensor:
+    """Return the error of each unknown of least squares whose right sides have errors `rounding`: its row of the inverse of R of QR."""
+    inverse, singular = torch.linalg.inv_ex(torch.linalg.qr(system, mode="r").R)
+    bounds: Tensor = rounding * inverse.norm(dim=1)
+    return torch.where((singular == 0) & bounds.isfinite(), bounds, torch.inf)
+
+
+def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False) -> _Candidates:
     """Return the distinct quotients inside the valid range, refined over the units that share each; `alone`: of every unit."""
     G, h = ledger.left.weight, ledger.left.bias
     order = h.abs().argsort(descending=True)[:UNITS]
@@ -208,10 +237,12 @@ def _near(rows: Tensor, error: Tensor) -> Tensor:
     return near
 
 
-def _distinct(rows: Tensor) -> Tensor:
-    """Return the places of rows that repeat no earlier one: the same sample may be read from several units."""
-    error = torch.full((len(rows),), COARSE, dtype=rows.dtype, device=rows.device)
-    return (~_near(rows, error).triu(1).any(0)).nonzero()[:, 0]
+def distinct_rows(rows: Tensor, known: int) -> Tensor:
+    """Return the places of the `known` first rows and of those that repeat no earlier one: several units may give one sample."""
+    error = torch.full((len(rows),), NEAR, dtype=rows.dtype, device=rows.device)
+    again = _near(rows, error).triu(1).any(0)
+    again[:known] = False
+    return (~again).nonzero()[:, 0]
 
 
 def _groups(near: Tensor, order: Tensor, units: int) -> Tensor:
@@ -229,7 +260,7 @@ def _groups(near: Tensor, order: Tensor, units: int) -> Tensor:
     return members
 
 
-def _certified(candidates: _Candidates, ledger: _Ledger, probe: Probe, factor: float) -> tuple[Tensor, Tensor]:
+def _certified(candidates: _Candidates, ledger: Ledger, probe: Probe, factor: float) -> tuple[Tensor, Tensor]:
     """Return which candidates are samples, and their labels."""
     factors = torch.full_like(candidates.slopes[..., 0], factor)
     misfit, label = _misfits(candidates, ledger, factors).min(1)
@@ -250,19 +281,19 @@ def _scaled(witness: tuple[Tensor, Tensor], factor: float) -> tuple[Tensor, Tens
     return factor * witness[0], factor * witness[1]
 
 
-def _misfits(candidates: _Candidates, ledger: _Ledger, factors: Tensor) -> Tensor:
+def _misfits(candidates: _Candidates, ledger: Ledger, factors: Tensor) -> Tensor:
     """Return M x C: the largest error of `h = factor * slope` on a candidate's units, over what rounding allows."""
     error = (ledger.left.bias - factors[..., None] * candidates.slopes).abs() / ledger.error().clamp_min(TINY**10)
     return (error * candidates.members[:, None]).amax(2)
 
 
-def _best_factors(candidates: _Candidates, ledger: _Ledger) -> Tensor:
+def _best_factors(candidates: _Candidates, ledger: Ledger) -> Tensor:
     """Return M x C: the factor by which each label's slope explains a candidate's units best."""
     slopes = candidates.slopes * candidates.members[:, None]
     return (slopes @ ledger.left.bias) / slopes.square().sum(2).clamp_min(TINY**10)
 
 
-def _fitted_factor(candidates: _Candidates, ledger: _Ledger) -> float | None:
+def _fitted_factor(candidates: _Candidates, ledger: Ledger) -> float | None:
     """Return the factor that most candidates of several units agree about; None if fewer than two do, unless one explains every unit."""
     if not len(candidates.inputs):
         return None

@@ -73,7 +73,6 @@ def _solve(system: Tensor, gradient: Tensor) -> Tensor:
     normal = normal + RIDGE * normal.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * identity
     right = (system.mT @ gradient[..., None])[..., 0] + 1
     inside = torch.ones_like(gradient, dtype=torch.bool)
-    share = torch.zeros_like(gradient)
     for _ in range(ROUNDS):
         both = inside[:, :, None] & inside[:, None, :]
         share: Tensor = torch.linalg.solve(torch.where(both, normal, identity), torch.where(inside, right, 0))

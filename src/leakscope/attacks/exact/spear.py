@@ -1,0 +1,259 @@
+"""SPEAR: a batch unmixed from a first dense layer whose units no sample has alone. Dimitrov et al. 2024, arXiv:2403.03945.
+
+The layer's gradient is `G = D^T X` with D, b x K, the gradients of b samples by its output, and has rank b. With `G = L R` there is one
+Q with `D^T = L Q` and `X = Q^-1 R` (theorems 3.1 and 3.2). A column of Q makes `L q` zero on every unit that a sample leaves off. The
+paper draws b - 1 rows of L, takes the vector q that they annul and keeps it if `L q` has many zeros, which needs about 2^b draws. Here
+such vectors and the rows themselves are starts of a descent of `|L q|_1` on the sphere, as in SPEAR++ (Bakarsky et al. 2025,
+arXiv:2510.24200), by reweighted least squares: thousands fewer draws. The sparsest independent directions make Q, and the bias
+gradient its scale. The samples then have labels and gradients by the network.
+
+Certificate: the network's gradients for these samples and labels, summed, equal the whole update of this layer and the next one to
+rounding, on at least twice as many units as samples, and determine each sample. Zeros of D are then those of the activation. A mixture
+fits no label; samples with proportional gradients lower the rank and are not told apart, so they are not certified.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.exact.peeling import (
+    NEAR,
+    ROUNDING,
+    Ledger,
+    Peeled,
+    Probe,
+    Update,
+    errors_of,
+    slopes_of,
+    subtract,
+)
+from leakscope.core.tree import TINY
+
+MOST = 64  # samples that are unmixed at a time
+ROWS = 1024  # strongest units on which directions are searched
+STARTS = 128  # descents at a time
+STEPS, SHRINK = 60, 0.7  # of a descent, and of its smoothing in each
+SILENT = {
+    torch.float64: 1e-8,
+    torch.float32: 1e-3,
+}  # zero of a direction on a unit, and length of a unit's row beside the longest
+SPARSE = 0.1  # share of zeros of a direction
+APART = 0.05  # length of a direction outside the span of those chosen
+TRIES = 4  # groups of starts after which a layer without any sparse direction is given up, such as one of tanh
+POLISH = 4
+FAILURES = 8  # complete sets of directions that are tried
+POOL = 4  # directions that are kept, in units of the samples
+AGREES = 1e-3  # misfit of a sample with its label
+WRONG, SWAPS = 4, 32  # most samples without a label that are mended by swaps, and swaps that are tried for it
+
+
+def unmix(
+    update: Update,
+    peeled: Peeled,
+    probe: Probe,
+    *,
+    factor: float | None,
+    draws: int,
+    seed: int,
+    out_of_time: Callable[[int], bool] | None = None,
+) -> Peeled:
+    """Return `peeled` with all other samples of the batch, if they certify themselves within `draws` starts; else as it is.
+
+    `factor` is the weight of a sample by the threat model, None: unknown. `out_of_time` is asked before each group of starts.
+    """
+    whole = Ledger.of(update)
+    G, h = peeled.rest.weight, peeled.rest.bias
+    left, values, right = torch.linalg.svd(G, full_matrices=False)
+    cut = ROUNDING[update.dtype] * torch.linalg.matrix_norm(update.weight, 2)
+    rank = int((values > cut).sum())
+    if not 0 < rank <= min(MOST, len(h) // 2):
+        return peeled
+    L, R = left[:, :rank], values[:rank, None] * right[:rank]
+    complete = (
+        pair for pair in _directions(L, SILENT[update.dtype], draws, seed, out_of_time) if pair[0].shape[1] == rank
+    )
+    for Q, others in itertools.islice(complete, FAILURES):
+        unmixed = _swapped(Q, others, partial(_fit, L=L, R=R, h=h, probe=probe))
+        if unmixed.right < rank:
+            continue
+        rows, labels = torch.cat([peeled.inputs, unmixed.inputs]), torch.cat([peeled.labels, unmixed.labels])
+        weight = _weight(unmixed.factor, peeled.factor, factor, len(rows))
+        if weight is not None and (certified := _certified(whole, rows, labels, weight, probe)) is not None:
+            return certified
+    return peeled
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Samples by one choice of directions, their labels, the factor, and how far the network's gradients are from those unmixed."""
+
+    inputs: Tensor
+    labels: Tensor
+    factor: float
+    misfit: Tensor
+
+    @property
+    def right(self) -> int:
+        """Return the number of samples whose gradients agree."""
+        return int((self.misfit <= AGREES).sum())
+
+
+def _fit(Q: Tensor, *, L: Tensor, R: Tensor, h: Tensor, probe: Probe) -> _Fit:
+    """Return the samples `Q^-1 R`, with Q scaled so that the gradients `L Q` sum to the bias gradient, and the label nearest to each."""
+    scaled = Q * torch.linalg.lstsq(L @ Q, h[:, None]).solution.mT
+    rows, pulls = torch.linalg.solve_ex(scaled, R)[0].nan_to_num(), (L @ scaled).mT
+    slopes = probe.slopes(rows)
+    factors = (slopes @ pulls[..., None])[..., 0] / slopes.square().sum(2).clamp_min(TINY**10)
+    misfit, labels = (pulls[:, None] - factors[..., None] * slopes).norm(dim=2).min(1)
+    chosen = float(factors.gather(1, labels[:, None]).median())
+    return _Fit(rows, labels, chosen, misfit / pulls.norm(dim=1).clamp_min(TINY**10))
+
+
+def _weight(fitted: float, certified: float, factor: float | None, samples: int) -> float | None:
+    """Return the weight of a sample, or None if it tells of samples that are one here: k samples with one gradient weigh k times as much.
+
+    A clip lowers the weight that the threat model names. Of a mean of as many samples as there are, each weighs 1 / samples.
+    """
+    for exact in filter(None, (certified, factor, 1 / samples)):
+        if abs(fitted - exact) <= AGREES * exact:
+            return exact
+    lower = samples > 1 if factor is None else 0 < fitted < factor
+    return fitted if lower and not certified else None
+
+
+def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit]) -> _Fit:
+    """Return the best fit after swaps of directions of samples that do not agree for `others`, as long as more agree."""
+    best = fit(Q)
+    for _ in range(Q.shape[1]):
+        before = best.right
+        wrong = (best.misfit > AGREES).nonzero()[:, 0].tolist()
+        if len(wrong) > WRONG:
+            return best
+        for other, place in itertools.islice(itertools.product(others.mT, wrong), SWAPS):
+            trial = Q.clone()
+            trial[:, place] = other
+            if (swapped := fit(trial)).right > best.right:
+                best, Q = swapped, trial
+                break
+        if best.right == before:
+            break
+    return best
+
+
+def _directions(
+    L: Tensor, zero: float, draws: int, seed: int, out_of_time: Callable[[int], bool] | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return after each group of starts the sparsest independent directions q so far, b x at most b, and others; end if none is sparse."""
+    length = L.norm(dim=1)
+    strongest = length.argsort(descending=True)[:ROWS]
+    U = L[strongest[length[strongest] > zero * length.max()]]
+    U = U / U.norm(dim=1, keepdim=True)
+    generator = torch.Generator().manual_seed(seed)
+    pool = basis = U.new_zeros(0, L.shape[1])
+    for number in range(-(-draws // STARTS)):
+        if (number >= TRIES and not len(pool)) or (out_of_time is not None and out_of_time(number)):
+            return
+        chosen = torch.randint(len(U), (STARTS,), generator=generator).to(U.device)
+        starts = _null_vectors(U, generator) if number % 2 else U[chosen]
+        outside = torch.rand(STARTS, 1, generator=generator, dtype=U.dtype).to(U)
+        starts = starts - outside * (starts @ _projector(basis))
+        pool, places = _sparsest(torch.cat([pool, _descend(U, starts)]), U, zero)
+        pool[places] = basis = _sharpened(pool[places], U, zero)
+        rest = torch.ones(len(pool), dtype=torch.bool, device=U.device)
+        rest[places] = False
+        yield basis.mT, pool[rest].mT
+
+
+def _null_vectors(U: Tensor, generator: torch.Generator) -> Tensor:
+    """Return vectors that b - 1 drawn rows of U annul, one for each start."""
+    K, b = U.shape
+    chosen = torch.rand(STARTS, K, generator=generator).topk(min(b - 1, K), dim=1).indices.to(U.device)
+    last = torch.randn(STARTS, b - chosen.shape[1], b, generator=generator, dtype=U.dtype).to(U)
+    wanted = U.new_zeros(STARTS, b)
+    wanted[:, -1] = 1
+    solved: Tensor = torch.linalg.solve_ex(torch.cat([U[chosen], last], 1), wanted)[0]
+    return solved
+
+
+def _projector(rows: Tensor) -> Tensor:
+    """Return the projector on the span of independent rows."""
+    basis = torch.linalg.qr(rows.mT).Q
+    projector: Tensor = basis @ basis.mT
+    return projector
+
+
+def _descend(U: Tensor, starts: Tensor) -> Tensor:
+    """Return local minima of `|U q|_1` on the unit sphere: `q <- A^-1 q` with `A = U^T diag(1 / |U q|) U`, smoothed less and less."""
+    b = U.shape[1]
+    squares = (U[:, :, None] * U[:, None]).flatten(1)
+    q: Tensor = starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)
+    for step in range(STEPS):
+        smooth = max(0.1 * SHRINK**step, 1e-9)
+        weights = ((q @ U.mT).square() + smooth**2).rsqrt()
+        q = torch.linalg.solve_ex((weights @ squares).unflatten(1, (b, b)), q)[0]
+        q = q / q.norm(dim=1, keepdim=True)
+    return q
+
+
+def _sparsest(directions: Tensor, U: Tensor, zero: float) -> tuple[Tensor, list[int]]:
+    """Return the distinct sparse directions, the sparsest first, and the places of independent ones: each the sparsest outside the span."""
+    directions = directions[directions.isfinite().all(1)]
+    zeros = ((directions @ U.mT).abs() <= zero).sum(1)
+    order = zeros.argsort(descending=True, stable=True)
+    order = order[zeros[order] >= SPARSE * len(U)]
+    directions, zeros = directions[order], zeros[order]
+    again = ((directions @ directions.mT).abs() >= 1 - zero).triu(1).any(0)
+    directions = directions[~again][: POOL * U.shape[1]]
+    places: list[int] = []
+    outside = directions
+    for _ in range(min(directions.shape)):
+        free = outside.norm(dim=1) > APART
+        if not bool(free.any()):
+            break
+        places.append(int(free.int().argmax()))
+        unit = outside[places[-1]] / outside[places[-1]].norm()
+        outside = outside - (outside @ unit)[:, None] * unit
+    return directions, places
+
+
+def _sharpened(directions: Tensor, U: Tensor, zero: float) -> Tensor:
+    """Return each direction as the vector that the units annul on which it is zero: the descent ends at its smoothing."""
+    silent = (directions @ U.mT).abs() <= zero
+    annulled: Tensor = torch.linalg.svd(silent[..., None] * U, full_matrices=False).Vh[:, -1]
+    return annulled
+
+
+def _certified(whole: Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Peeled | None:
+    """Return these samples if they explain the whole update to rounding, as they are or solved together a few times; else None."""
+    for _ in range(POLISH):
+        ledger = subtract(whole, inputs, labels, factor, probe)
+        pulls = factor * slopes_of(probe, inputs, labels)
+        size = _sizes(ledger.size)
+        if _explained(ledger, inputs, size) and bool(
+            (errors_of((pulls / size).mT, ROUNDING[whole.left.dtype]) <= NEAR).all()
+        ):
+            return Peeled(inputs, labels, factor, ledger.left)
+        inputs = torch.linalg.lstsq((pulls / size).mT, whole.left.weight / size[:, None]).solution.nan_to_num()
+        factor *= float((pulls.sum(0) @ whole.left.bias) / pulls.sum(0).square().sum().clamp_min(TINY**10))
+    return None
+
+
+def _explained(ledger: Ledger, inputs: Tensor, size: Tensor) -> bool:
+    """Return whether nothing but rounding is left of the update on any unit."""
+    left, rounding = ledger.left, ROUNDING[ledger.left.dtype]
+    explained = left.bias.abs() <= rounding * size
+    explained &= left.weight.norm(dim=1) <= rounding * size * inputs.norm(dim=1).max().clamp_min(1.0)
+    if left.columns is not None and ledger.columns_size is not None:
+        explained &= left.columns.norm(dim=1) <= rounding * _sizes(ledger.columns_size)
+    return bool(explained.all())
+
+
+def _sizes(magnitudes: Tensor) -> Tensor:
+    """Return what a unit's rounding is a share of: its own sum, and the mean, as deep networks round before they cancel."""
+    return (magnitudes + magnitudes.mean()).clamp_min(TINY**10)
