@@ -13,15 +13,26 @@ from leakscope.attacks.simulate import LocalSteps, simulator_kinds
 from leakscope.auditing import advice
 from leakscope.auditing.advice import advise
 from leakscope.auditing.attack_runs import expose_clients, plan_exposure, run_with
-from leakscope.auditing.changes import FEWEST, Aggregate, Change, LargerBatch, MoreSteps
+from leakscope.auditing.changes import (
+    FEWEST,
+    Aggregate,
+    Change,
+    GroupNorm,
+    KeepBuffers,
+    LargerBatch,
+    MoreSteps,
+    changes_for,
+)
 from leakscope.auditing.limits import start_budget
 from leakscope.auditing.remedies import Finding, find
-from leakscope.auditing.remedy_trials import Trial, control_case, make_candidate
+from leakscope.auditing.remedy_trials import Trial, batches, control_case, make_candidate, run_together
 from leakscope.auditing.target import Subject, Target, make_subject
+from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.progress import SILENT
 from leakscope.core.types import LocalTraining, Outcome, Reconstruction
 from leakscope.data import load
+from leakscope.models.group_norm import with_group_norm
 from leakscope.play import AttackResult, judge
 
 
@@ -49,7 +60,10 @@ def test_a_change_is_attacked_as_the_clients_would_be(change: Change, samples: i
     assert (LocalSteps in simulator_kinds(attack.simulate)) is isinstance(change, MoreSteps)
 
 
-@pytest.mark.parametrize(("change", "number"), [(Aggregate(4), 31), (LargerBatch(4), 31), (MoreSteps(4), 64)])
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [(Aggregate(4), 31), (LargerBatch(4), 31), (MoreSteps(4), 64), (KeepBuffers(), 64), (GroupNorm(), 64)],
+)
 def test_a_change_that_cannot_be_tried_says_why(change: Change, number: int) -> None:
     with pytest.raises(InputError):
         change.apply(subject(number, examples=2))
@@ -98,3 +112,74 @@ def test_an_audit_tries_the_changes_and_says_why_not(monkeypatch: pytest.MonkeyP
 def test_the_control_is_not_changed() -> None:
     trial = Trial(subject(), 8, 0)
     assert control_case(trial, "cpl").exposure.batch.samples == 1
+
+
+def normalised() -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(6)
+    nn.init.uniform_(norm.weight)
+    return nn.Sequential(nn.Conv2d(1, 6, 3), norm, nn.Sigmoid(), nn.Flatten(), nn.Linear(216, 10)).train()
+
+
+def test_changes_of_batch_norm_are_tried_where_there_is_one() -> None:
+    def kinds(world: Subject) -> list[type]:
+        return [type(change) for _, _, change in changes_for(world.model, world.client)]
+
+    plain = [Aggregate, LargerBatch, MoreSteps]
+    assert kinds(subject()) == plain
+    assert kinds(subject(model=normalised(), examples=2)) == [*plain, GroupNorm]
+    sending = subject(model=normalised(), examples=2, client=Client(sends_buffers=True))
+    assert kinds(sending) == [*plain, KeepBuffers, GroupNorm]
+
+
+def test_clients_that_keep_their_buffers_send_only_the_update() -> None:
+    trial = Trial(subject(model=normalised(), examples=2, client=Client(sends_buffers=True)), 5, 0)
+    control = control_case(trial, "ig").exposure.observation.rounds[0]
+    kept = make_candidate(trial, "kept", "", KeepBuffers(), "ig").case.exposure.observation.rounds[0]
+    assert (control.buffers_after is None, kept.buffers_after is None) == (False, True)
+    assert all(torch.equal(kept.sent[name], value) for name, value in control.sent.items())
+
+
+def test_group_norm_takes_the_place_of_batch_norm_in_a_copy() -> None:
+    net = normalised()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    trial = Trial(subject(model=net, examples=2, client=Client(sends_buffers=True, norm="train")), 5, 0)
+    candidate = make_candidate(trial, "GroupNorm", "", GroupNorm(), "ig")
+    exposure = candidate.case.exposure
+    assert isinstance(net[1], nn.BatchNorm2d)
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
+    assert (exposure.trials, exposure.model.norms, exposure.observation.rounds[0].buffers_after) == (5, (), None)
+    changed = nn.Sequential(net[0], nn.GroupNorm(3, 6), *net[2:])
+    changed[1].load_state_dict({name: before[f"1.{name}"] for name in ("weight", "bias")})
+    x, y = exposure.batch.inputs[0], exposure.batch.labels[0]
+    expected = torch.autograd.grad(nn.functional.cross_entropy(changed(x), y), list(changed.parameters()))
+    for (name, _), value in zip(changed.named_parameters(), expected, strict=True):
+        torch.testing.assert_close(exposure.observation.rounds[0].sent[name][0], value)
+
+
+def test_changed_clients_run_apart_from_those_of_another_model_or_without_buffers() -> None:
+    trial = Trial(subject(model=normalised(), examples=2, client=Client(sends_buffers=True)), 4, 0)
+    changes: list[Change] = [GroupNorm(), KeepBuffers()]
+    cases = [
+        control_case(trial, "ig"),
+        *(make_candidate(trial, "change", "", change, "ig").case for change in changes),
+        control_case(trial, "ig"),
+    ]
+    assert batches(cases) == [[0, 3], [1], [2]]
+    together = run_together([cases[0], cases[3]], 2)
+    assert torch.equal(together[0].reconstruction.inputs, together[1].reconstruction.inputs)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(64, 32), (48, 24), (8, 4), (7, 1), (1, 1)])
+def test_groups_divide_the_channels(channels: int, groups: int) -> None:
+    made = with_group_norm(nn.BatchNorm1d(channels, affine=False))
+    assert isinstance(made, nn.GroupNorm)
+    assert (made.num_groups, made.weight) == (groups, None)
+
+
+def test_a_layer_that_is_used_twice_stays_one_layer() -> None:
+    norm = nn.BatchNorm1d(4)
+    made = with_group_norm(nn.Sequential(nn.Linear(4, 4), norm, nn.Sequential(norm)))
+    assert isinstance(made, nn.Sequential)
+    assert made[1] is made[2][0]
+    assert isinstance(made[1], nn.GroupNorm)

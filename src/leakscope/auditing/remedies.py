@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.auditing.changes import CHANGES, FEWEST, Change
+from leakscope.auditing.changes import FEWEST, Change, changes_for
 from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -102,7 +102,7 @@ def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence | Change]]:
             value = strength if unit is None else strength * unit
             words = f"{strengths.setting} {value:g}" if unit is None else f"{strengths.setting} {value:.2g}"
             options.append((name, words, make(**{strengths.setting: value})))
-    return [*weak, *CHANGES, *strong]
+    return [*weak, *changes_for(exposure.model, exposure.client), *strong]
 
 
 def find(run: AttackResult, control: AttackResult, *, whole: bool, knows: bool) -> Finding:

@@ -76,8 +76,10 @@ def control_case(trial: Trial, attack: str) -> Case:
 def make_candidate(trial: Trial, name: str, strength: str, defence: Defence | Change, attack: str) -> Candidate:
     """Return the clients with a remedy; the analytic attack, where the first layer allows it, is run at once."""
     subject = trial.subject
-    if isinstance(defence, Change):  # its clients cost more to attack: as few as give an interval
-        changed, clients = defence.apply(subject), min(trial.clients, FEWEST)
+    if isinstance(defence, Change):
+        changed = defence.apply(subject)
+        costly = defence.simulates_steps or changed.behind > subject.behind  # as few clients as give an interval
+        clients = min(trial.clients, FEWEST) if costly else trial.clients
         exposure = expose_clients(changed, clients, trial.seed).with_labels()
     else:
         stack = stacked(subject.client.defences, defence)
@@ -186,7 +188,9 @@ def batches(cases: Sequence[Case]) -> list[list[int]]:
         attack = case.entry.make(1)
         # settings with per-trial values belong to one exposure, so such a case runs alone
         alone = f" {number}" if any(True for _ in tensors(attack)) else ""
-        groups.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))}{alone}", []).append(number)
+        world = case.exposure
+        sends = f"{world.model.name} {world.observation.rounds[0].buffers_after is not None}"
+        groups.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))} {sends}{alone}", []).append(number)
     return list(groups.values())
 
 
