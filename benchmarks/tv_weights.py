@@ -23,7 +23,7 @@ from leakscope.data import load
 from leakscope.models import Torch, Uniform, build, draw_parameters
 from leakscope.play import attack, expose
 
-WEIGHTS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.2, 0.5)
+WEIGHTS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.2)
 
 
 def main() -> int:

@@ -78,6 +78,7 @@ from leakscope.attacks import (
     squared_l2,
 )
 from leakscope.attacks.batch_statistics import BatchStatistics
+from leakscope.attacks.deep_prior import THETA, Generated, Generator, ThroughGenerator
 from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened, bound_of, sent_coordinates
 from leakscope.attacks.dlfa import COPIES, average_copies
 from leakscope.attacks.group import GROUP, EachMember, GroupConsistency, InGroup, Others, mean_member
@@ -211,6 +212,7 @@ def all_unknowns(dtype: torch.dtype) -> Tree:
         COPIES: draw(7, TRIALS, LOCAL.epochs - 1, SAMPLES, *SHAPE, dtype=dtype),
         PULL: draw(8, TRIALS, SAMPLES, FEATURES, dtype=dtype),
         GROUP: draw(10, TRIALS, 2, SAMPLES, *SHAPE, dtype=dtype),
+        THETA: 0.1 * draw(13, TRIALS, 100 * 2 * 16 + 2 + 2 + 2 * 3 * 16, dtype=dtype),  # of Generator(2)
         WEIGHT: 0.1 * draw(9, TRIALS, BITS, FEATURES, dtype=dtype),
         BIAS: 0.1 * draw(10, TRIALS, BITS, dtype=dtype),
         CODES: draw(11, TRIALS, CLASSES, BITS, dtype=dtype),
@@ -456,6 +458,7 @@ SIMULATORS_OF: dict[Any, list[tuple[Any, set[str]]]] = {
     KnownDropout: [(KnownDropout(KEYS), set())],
     Watched: [(Watched(), set())],
     InGroup: [(InGroup(), set())],
+    ThroughGenerator: [(ThroughGenerator(Generator(2)), {THETA})],
     AveragedDropout: [(AveragedDropout(2), set())],
     DummyPolarised: [(DummyPolarised(), {WEIGHT, CODES})],  # the loss has steps in the bias
     HeadGradient: [(HeadGradient(), set()), (HeadGradient(torch.tensor([0.5, 1.0, 2.0])), set())],
@@ -529,6 +532,7 @@ FINISHES_OF: dict[Any, list[Any]] = {
     AddTransformed: [AddTransformed(POLICIES), AddTransformed(POLICIES, SIGNS_DRAWN, CHOSEN)],
     average_copies: [average_copies],
     mean_member: [mean_member],
+    Generated: [Generated(Generator(2))],
 }
 
 

@@ -20,6 +20,7 @@ from leakscope.attacks.exact.linear_system import LinearSystem as LinearSystem
 from leakscope.attacks.defended import (
     Clipped as Clipped, LargestSent as LargestSent, Rounded as Rounded, Sent as Sent, Whitened as Whitened,
 )  # fmt: skip
+from leakscope.attacks.deep_prior import ThroughGenerator as ThroughGenerator, deep_prior as deep_prior
 from leakscope.attacks.distances import (
     DISTANCES as DISTANCES, Distance as Distance, angle as angle, angle_per_tensor as angle_per_tensor,
     cosine as cosine, cosine_per_tensor as cosine_per_tensor, disagreement as disagreement, l1 as l1, l2 as l2,
@@ -43,8 +44,8 @@ from leakscope.attacks.polarised import (
     spn_aware as spn_aware, spn_head as spn_head, spn_unaware as spn_unaware,
 )  # fmt: skip
 from leakscope.attacks.priors import (
-    GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser, Norm as Norm,
-    TotalVariation as TotalVariation,
+    GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser,
+    Langevin as Langevin, Norm as Norm, OpponentVariation as OpponentVariation, TotalVariation as TotalVariation,
 )  # fmt: skip
 from leakscope.attacks.optimisers.rules import (
     Cosine as Cosine, Interval as Interval, SoftSign as SoftSign, into_box as into_box,

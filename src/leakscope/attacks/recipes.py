@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.deep_prior import deep_prior
 from leakscope.attacks.dlfa import dlfa
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.exact.linear_system import LinearSystem
@@ -177,6 +178,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "ig": ig,
     "modern": modern,
     "gradinversion": gradinversion,
+    "deep_prior": deep_prior,
     "ig_shift": ig_shift,
     "ig_affine": ig_affine,
     "ig_policy": ig_policy,
