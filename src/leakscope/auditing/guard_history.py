@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leakscope.auditing.guard_settings import BROKEN, Check, Decision, GuardSettings, Status
-from leakscope.auditing.limits import MOST_MINUTES, positive_number
+from leakscope.auditing.limits import positive_number
 
 if TYPE_CHECKING:
     from leakscope.auditing.target import Target
@@ -30,7 +31,7 @@ class GuardHistory:
 
     def trained(self, seconds: float) -> GuardHistory:
         """Return the history after a local training of so many seconds."""
-        return replace(self, training=self.training + positive_number(seconds, "seconds", 60 * MOST_MINUTES))
+        return replace(self, training=self.training + positive_number(seconds, "seconds", math.inf))
 
     def rests(self, task: str, share: float) -> bool:
         """Return whether the matching attacks rest: they passed on this task, and to run them would exceed the share of all rounds."""
