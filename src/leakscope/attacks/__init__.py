@@ -43,8 +43,8 @@ from leakscope.attacks.polarised import (
     spn_aware as spn_aware, spn_head as spn_head, spn_unaware as spn_unaware,
 )  # fmt: skip
 from leakscope.attacks.priors import (
-    GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser, Norm as Norm,
-    TotalVariation as TotalVariation,
+    GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser,
+    Langevin as Langevin, Norm as Norm, OpponentVariation as OpponentVariation, TotalVariation as TotalVariation,
 )  # fmt: skip
 from leakscope.attacks.optimisers.rules import (
     Cosine as Cosine, Interval as Interval, SoftSign as SoftSign, into_box as into_box,
