@@ -68,7 +68,9 @@ def main() -> None:
         update = Update(update.weight, update.bias, update.columns, dtype)
         factor = None if number % 2 else 1 / SAMPLES
         divided = peel(update, probe, factor=factor, most=SAMPLES)
-        unmixed = unmix(update, Peeled.none(update), probe, factor=factor, draws=asked.draws, seed=number)
+        unmixed = unmix(
+            update, Peeled.none(update), probe, factor=factor, samples=SAMPLES, draws=asked.draws, seed=number
+        )
         done[kind] += 1
         certified[f"peeling, {kind}"] += len(divided.inputs)
         certified[f"spear, {kind}"] += len(unmixed.inputs)

@@ -257,6 +257,7 @@ def test_an_attack_that_turns_weights_into_a_gradient_still_counts_right(epochs:
     assert overlap(read, batch.labels, CLASSES) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("local", "bound"),
     [

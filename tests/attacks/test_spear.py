@@ -74,7 +74,7 @@ def test_what_peeling_left_is_unmixed() -> None:
     true = STANDARDISED.scaling.scale(batch.inputs[0], 3).flatten(1)
     left = subtract(Ledger.of(update), true[:3], batch.labels[0, :3], 1 / 8, probe).left
     peeled = Peeled(true[:3], batch.labels[0, :3], 1 / 8, left)
-    end = unmix(update, peeled, probe, factor=1 / 8, draws=1024, seed=0)
+    end = unmix(update, peeled, probe, factor=1 / 8, samples=8, draws=1024, seed=0)
     paired = pair(squared_distances(true, end.inputs))
     assert_close(end.inputs[paired], true)
     assert torch.equal(end.labels[paired], batch.labels[0])
@@ -143,7 +143,7 @@ def test_foreign_updates_certify_nothing(factor: float | None) -> None:
     probe, _ = probe_network(take(seen.rounds[0], 0), model, model.entry, knowledge)
     for used in (probe, replace(probe, witness=None)):
         update, images = mixture(torch.Generator().manual_seed(1), used, 4, 80)
-        end = unmix(update, Peeled.none(update), used, factor=factor, draws=256, seed=0)
+        end = unmix(update, Peeled.none(update), used, factor=factor, samples=8, draws=256, seed=0)
         assert len(end.inputs) == 0
         assert_close(end.rest.weight, update.weight)
         assert images.shape == (4, 64)

@@ -91,6 +91,7 @@ def test_other_clients_are_compared_by_their_intervals(hits: int, finding: Findi
     assert find(run, control, whole=True, knows=True) is finding
 
 
+@pytest.mark.slow
 def test_an_audit_tries_the_changes_and_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[tuple[str, str, Change]] = [("summed", "4", Aggregate(4)), ("steps", "4", MoreSteps(4))]
     monkeypatch.setattr(advice, "remedies_for", lambda _: changes)

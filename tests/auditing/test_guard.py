@@ -207,6 +207,7 @@ def test_an_update_that_cannot_be_checked_is_refused(spoil: str) -> None:
     assert result.checks[0].status is Status.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defence", "decision"), [(GaussianNoise(1.0), Decision.DEFEND), (GaussianNoise(1e-9), Decision.REFUSE)]
 )

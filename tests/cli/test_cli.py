@@ -144,6 +144,7 @@ def test_mistakes_get_one_clear_line_and_exit_code_2(
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_broken_picture_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "me.jpg").write_bytes(b"not a picture")
     told = leakscope("demo", "--image", str(tmp_path / "me.jpg"), cwd=tmp_path)

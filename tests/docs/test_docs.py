@@ -30,6 +30,7 @@ PUBLIC = {"leakscope", *(f"leakscope.{room}" for room in ("attacks", "data", "de
 OURS = {"leakscope", "leakscope_papers"}
 BESIDE = {  # each framework needs its extra; the papers are a package of their own
     "leakscope.integrations.flower",
+    "leakscope.integrations.flower_guard",
     "leakscope.integrations.nvflare",
     "leakscope.integrations.opacus",
     "leakscope.report",

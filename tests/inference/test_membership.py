@@ -83,6 +83,7 @@ def test_unpaired_is_the_mean_over_all_orders_of_the_guesses() -> None:
     assert_close(cut, torch.tensor([0.5, 1.0], dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_right_labels_in_any_order_have_the_distance_of_the_formula() -> None:
     classes, samples = 10, 4
     labels = torch.randint(0, classes, (20000, samples), generator=torch.Generator().manual_seed(0))

@@ -40,6 +40,7 @@ from leakscope_papers.scales import (
 )
 
 NAMES = tuple(item_files())
+LARGE = ("cpl-figure-6", "cpl-figure-7", "cpl-readings")  # networks that take seconds to build
 CPL = {f"cpl-table-{n}" for n in range(1, 10)} | {f"cpl-figure-{n}" for n in range(2, 14)}
 ONE_PICTURE = {"cpl-figure-7"}
 # Printed places that no cell of ours has, and why.
@@ -160,7 +161,10 @@ def test_items_on_a_defence_show_both_attackers(name: str) -> None:
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in NAMES],
+)
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_the_real_sets_are_large_enough_and_the_networks_fit_them(name: str, scale: str) -> None:
     item = read_item(name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from leakscope.scenario import scenario_of
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
@@ -25,6 +27,7 @@ def test_an_aggregate_of_one_keeps_the_ids_of_cells() -> None:
     assert all("aggregate" not in str(cell.settings) for cell in plain)
 
 
+@pytest.mark.slow
 def test_clients_summed_are_an_axis_whose_scores_are_of_all_examples(tmp_path: Path) -> None:
     scenario = scenario_of({**SUMMED, "grid": {"client.aggregate": [1, 4]}})
     run_scenario(scenario, tmp_path / "run", progress=False, measure=False)

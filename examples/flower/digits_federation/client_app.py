@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -10,7 +11,7 @@ from flwr.clientapp import ClientApp
 from digits_federation.task import accuracy, network, private_digits, test_digits, train
 from leakscope import GuardSettings, LocalTraining, Target
 from leakscope.defences import Clip, GaussianNoise
-from leakscope.integrations.flower import Mod, protecting
+from leakscope.integrations.flower import protecting
 from leakscope.integrations.flower_guard import guarding
 
 NOISE = protecting(Clip(0.5), GaussianNoise(0.01))
@@ -36,7 +37,7 @@ def own_target(message: Message, context: Context) -> Target:
 
 
 @cache
-def guard(log: str) -> Mod:
+def guard(log: str) -> Callable[..., Message]:
     """Return the guard, made once: exact checks in every round, a short attack within a tenth of all rounds after the first."""
     settings = GuardSettings(seconds=30, share=0.1, guesses=2, evaluations=25, attacks=("cpl",), log=log)
     return guarding(own_target, settings)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.data import load
-from leakscope.models.resnet import resnet20
+from leakscope.models import MODELS
 
 CLIENTS = 4
 EXAMPLES, BATCH_SIZE, RATE = 8, 8, 0.4  # of a client; the same as in pyproject.toml
@@ -33,7 +33,7 @@ class Net(nn.Module):
 
 def network(name: str) -> nn.Module:
     """Return the network that the run's settings name."""
-    return resnet20(input_shape=(1, 8, 8), width=8) if name == "resnet" else Net()
+    return MODELS["resnet20"](input_shape=(1, 8, 8), width=8) if name == "resnet" else Net()
 
 
 def private_digits(partition: int, examples: int) -> tuple[Tensor, Tensor]:

@@ -13,5 +13,7 @@ from leakscope.models.initialise import (
     INITS as INITS, Given as Given, Init as Init, Kaiming as Kaiming, Lecun as Lecun, Torch as Torch,
     Uniform as Uniform, draw_parameters as draw_parameters, torch_bounds as torch_bounds,
 )  # fmt: skip
+from leakscope.models.low_rank import LowRank as LowRank, adapt as adapt
 from leakscope.models.structure import Layer as Layer, Structure as Structure, find_structure as find_structure
+from leakscope.models.transformer_text import TextTransformer as TextTransformer, bert as bert, gpt as gpt
 from leakscope.models.vmapping import Lack as Lack, Shortfall as Shortfall, find_shortfall as find_shortfall

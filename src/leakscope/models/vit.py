@@ -35,11 +35,14 @@ class Tokens(nn.Module):
         return torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.position
 
 
-def attend(projected: Tensor, heads: int) -> Tensor:
-    """Return the tokens mixed by attention (N x tokens x width) from their queries, keys and values side by side (3 x width)."""
+def attend(projected: Tensor, heads: int, *, causal: bool = False) -> Tensor:
+    """Return the tokens mixed by attention (N x tokens x width) from their queries, keys and values side by side (3 x width).
+
+    With `causal` a token sees itself and those before it.
+    """
     query, key, value = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
     with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal).transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):

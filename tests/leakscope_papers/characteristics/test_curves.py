@@ -117,6 +117,7 @@ def test_every_point_is_what_one_computes_by_hand(tmp_path: Path) -> None:
     assert curves["rMSE"].cap.value == pytest.approx(sum(products) / 2)
 
 
+@pytest.mark.slow
 def test_strength_0_is_said_and_in_no_cap(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
     [note] = measure_curves(lines_of(run), [known], participants=2).notes

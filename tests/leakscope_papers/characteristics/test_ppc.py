@@ -148,6 +148,7 @@ def test_a_training_that_blows_up_counts_as_guessing_and_says_so(noise: Path, tm
     assert any("guessing" in note for note in data["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_cut_training_of_private_heads_goes_on_only_where_they_were_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool

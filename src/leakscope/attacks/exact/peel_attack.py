@@ -103,7 +103,16 @@ class Peeling:
                 break
         if not self.draws or len(peeled.inputs) >= knowledge.samples:
             return peeled
-        return unmix(update, peeled, probe, factor=known, draws=self.draws, seed=seed, out_of_time=stop)
+        return unmix(
+            update,
+            peeled,
+            probe,
+            factor=known,
+            samples=knowledge.samples,
+            draws=self.draws,
+            seed=seed,
+            out_of_time=stop,
+        )
 
 
 def read_layer(seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge) -> tuple[Update, Probe]:

@@ -36,6 +36,7 @@ from leakscope.attacks.exact.peeling import (
 from leakscope.core.tree import TINY
 
 MOST = 64  # samples that are unmixed at a time
+TOO_MANY = 2  # times the samples of the threat model, whose number may be wrong
 ROWS = 1024  # strongest units on which directions are searched
 STARTS = 128  # descents at a time
 STEPS, SHRINK = 60, 0.7  # of a descent, and of its smoothing in each
@@ -59,20 +60,22 @@ def unmix(
     probe: Probe,
     *,
     factor: float | None,
+    samples: int,
     draws: int,
     seed: int,
     out_of_time: Callable[[int], bool] | None = None,
 ) -> Peeled:
     """Return `peeled` with all other samples of the batch, if they certify themselves within `draws` starts; else as it is.
 
-    `factor` is the weight of a sample by the threat model, None: unknown. `out_of_time` is asked before each group of starts.
+    `factor` is the weight of a sample by the threat model, None: unknown. Of a rank far above `samples`, the number that the threat
+    model names, nothing is tried: such an update is noisy. `out_of_time` is asked before each group of starts.
     """
     whole = Ledger.of(update)
     G, h = peeled.rest.weight, peeled.rest.bias
     left, values, right = torch.linalg.svd(G, full_matrices=False)
     cut = ROUNDING[update.dtype] * torch.linalg.matrix_norm(update.weight, 2)
     rank = int((values > cut).sum())
-    if not 0 < rank <= min(MOST, len(h) // 2):
+    if not 0 < rank <= min(MOST, len(h) // 2, TOO_MANY * samples):
         return peeled
     L, R = left[:, :rank], values[:rank, None] * right[:rank]
     complete = (

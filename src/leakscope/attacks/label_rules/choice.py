@@ -23,6 +23,7 @@ from leakscope.attacks.label_rules.counts import calibrated_shares, least_counts
 from leakscope.attacks.label_rules.head import bias_gradient, cross_entropy_only, present_slots
 from leakscope.attacks.label_rules.ilrg import ClassFit, fit_classes
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Knowledge, Observation
 
 SMALL = 0.1
@@ -39,6 +40,8 @@ class BatchLabels:
     labels: Tensor
     residual: Tensor
     sure: Tensor
+
+    __repr__ = short_repr
 
 
 def by_residual(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from leakscope.attacks.label_rules.head import (
     present_slots,
 )
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Knowledge, Observation
 
 ROUNDS = 8  # times that counts below 0 leave the system
@@ -40,6 +41,8 @@ class ClassFit:
 
     share: Tensor
     residual: Tensor
+
+    __repr__ = short_repr
 
 
 def ilrg(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:

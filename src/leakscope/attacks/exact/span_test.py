@@ -1,0 +1,178 @@
+"""Sentences of a batch by the span test on a transformer's dense layers.
+
+Petrov et al. 2024 (DAGER), arXiv:2405.15586. For y = W x the gradient of W is `sum_j (dL/dy_j) x_j^T`: its rows lie in the span of
+the inputs x_j of all tokens of the batch. If tokens are fewer than the width, a wrong input lies outside.
+
+1. The first dense layers behind the embedding read one token and its position: e(v, p). Every vocabulary x position pair is tested,
+   by one product with a basis C of the span's complement: |C^T e| / |e| below a limit. Embedding plus position is additive, so
+   (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
+2. A later layer reads a token after those before it. From the first position on, each prefix is extended by all candidates and kept
+   if the last token's input lies in that layer's span. A prefix without extension is a sentence.
+
+Rank and limits come from rounding and known noise alone, of spectral norm E: singular values above E count, and a true input may
+stand off the span by E / s_r with the smallest of them (Wedin 1972). The later layer is, of those with the highest rank, the one
+whose span leaves most room: in a classifier of two blocks the second block's projections have too low a rank.
+
+The same holds for the inner factors of low-rank adapters, `dL/dA = s B^T (dL/dy) x^T`, whose span has at most r x modules dimensions
+(`budget`). If all before it is frozen, the first span does not move in local SGD. Those of later layers do, so no limit holds there
+and the closest prefixes are kept (`closest`). Adam's updates and dropout on the embedding leave no true input in the span. Copies of
+a sentence are found as one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork, find_shared_inputs, token_network
+from leakscope.core.errors import InputError, first_line
+from leakscope.core.short_repr import short_repr
+from leakscope.core.tree import Tree
+from leakscope.core.types import Round, Shares, direction
+
+EPS = 8  # times eps of the largest singular value: what a gradient's rounding adds to others
+FLOOR = 1e-12  # of the largest singular value: least limit, for float64
+MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
+ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
+CHUNK = 2**22  # numbers of a layer's input at once
+MOST_PREFIXES = 512  # kept at a position
+
+
+class SpanEnd(enum.Enum):
+    """How far a span test came."""
+
+    SENTENCES = "sentences in the spans"
+    CLOSEST = "sentences closest to a span that moved in local steps"
+    TOKENS = "tokens by position; no later layer reads tokens in order"
+    NO_LAYER = "no trained dense layer reads single tokens"
+    NO_UPDATE = "the first dense layers have no update"
+    NO_ROOM = "the update of the first dense layers spans all their inputs"
+    NOTHING = "no token lies in the span"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanReading:
+    """What the span test read off one update.
+
+    `candidates` holds the tokens in the first span for every position, up to the first position without any. `rank` is the
+    dimension of that span, `width` of the inputs, `budget` the most dimensions that the sent matrices can span; `checked` names the
+    later layer.
+    """
+
+    end: SpanEnd
+    sentences: tuple[tuple[int, ...], ...] = ()
+    candidates: tuple[Tensor, ...] = ()
+    rank: int = 0
+    width: int = 0
+    budget: int = 0
+    checked: str | None = None
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span."""
+
+    source: SharedInput
+    complement: Tensor
+    rank: int
+    limit: float
+
+    @property
+    def room(self) -> int:
+        return self.complement.shape[1]
+
+    def distance(self, inputs: Tensor) -> Tensor:
+        """Return how far inputs (... x width) stand off the span, as a share of their length."""
+        distance: Tensor = (inputs @ self.complement).norm(dim=-1) / inputs.norm(dim=-1)
+        return distance
+
+
+def span_test(
+    module: nn.Module,
+    seen: Round,
+    shares: Shares,
+    *,
+    vocabulary: int,
+    length: int,
+    noise: float = 0.0,
+    closest: int | None = None,
+) -> SpanReading:
+    """Return the sentences of at most `length` tokens in one client's update of `module` (a `Round` without trial dimension).
+
+    `noise` is the deviation of noise that was added to every number, if known. `closest` is the number of sentences to look for after
+    several local steps.
+    """
+    update = direction(seen, shares)
+    network = token_network(module, seen.before)
+    try:
+        sources = find_shared_inputs(network, update.keys(), vocabulary, length)
+    except (IndexError, RuntimeError) as problem:
+        raise InputError(f"the network cannot read {length} tokens below {vocabulary}: {first_line(problem)}") from None
+    first = next((each for each in sources if each.causal and not each.mixes), None)
+    if first is None:
+        return SpanReading(SpanEnd.NO_LAYER)
+    rounded = seen.before if shares is Shares.WEIGHTS else None
+    span = _span(first, update, rounded, noise)
+    sizes = (span.rank, first.width, min(first.width, len(first.rows(update))))
+    if span.rank == 0 or span.room < ROOM:
+        return SpanReading(SpanEnd.NO_ROOM if span.rank else SpanEnd.NO_UPDATE, (), (), *sizes)
+    candidates = _candidates(network, span, vocabulary, length)
+    if not candidates:
+        return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
+    later = [_span(each, update, rounded, noise) for each in sources if each.causal and each.mixes]
+    usable = [each for each in later if each.rank and each.room >= ROOM]
+    if not usable:
+        return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
+    check = max(usable, key=lambda each: (each.rank, each.room))
+    sentences = _sentences(network, check, candidates, closest)
+    end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
+    return SpanReading(end, sentences, candidates, *sizes, check.source.layer)
+
+
+def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
+    """Return the span of the inputs that a group of layers read."""
+    rows = source.rows(update)
+    eps = torch.finfo(update[source.weights[0]].dtype).eps
+    deviation = noise if rounded is None else noise + eps * float(source.rows(rounded).square().mean().sqrt())
+    _, sizes, directions = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R)
+    added = deviation * (len(rows) ** 0.5 + source.width**0.5)  # spectral norm of random entries
+    floor = max(float(sizes[0]) * max(EPS * eps, FLOOR), added)
+    rank = int((sizes > floor).sum())
+    limit = min(MOST_OFF, floor / float(sizes[rank - 1])) if rank else 0.0
+    return _Span(source, directions[rank:].mT, rank, limit)
+
+
+def _candidates(network: TokenNetwork, span: _Span, vocabulary: int, length: int) -> tuple[Tensor, ...]:
+    """Return the tokens in the span for each position, up to the first position without any."""
+    width = max(1, CHUNK // (length * span.source.width))
+    hits = []
+    for part in torch.arange(vocabulary).split(width):
+        (inputs,) = network.read(part[:, None].expand(-1, length), [span.source.layer])
+        hits.append(span.distance(inputs) <= span.limit)
+    held = torch.cat(hits)
+    number = int(held.any(0).long().cumprod(0).sum())
+    return tuple(held[:, p].nonzero()[:, 0] for p in range(number))
+
+
+def _sentences(
+    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the prefixes that cannot be extended, grown from the first position: all in the span, or the `closest` to it."""
+    prefixes = torch.empty(1, 0, dtype=torch.int64)
+    ended: list[tuple[int, ...]] = []
+    for tokens in candidates:
+        extended = torch.cat([prefixes.repeat_interleave(len(tokens), 0), tokens.repeat(len(prefixes))[:, None]], dim=1)
+        parts = extended.split(max(1, CHUNK // (extended.shape[1] * check.source.width)))
+        off = torch.cat([check.distance(network.read(part, [check.source.layer])[0][:, -1]) for part in parts])
+        within = off <= (check.limit if closest is None else 1)
+        grown = within.reshape(len(prefixes), len(tokens)).any(1)
+        ended += [tuple(row) for row in prefixes[~grown].tolist() if row]
+        order = off.argsort()
+        prefixes = extended[order[within[order]][: closest or MOST_PREFIXES].sort().values]
+    return tuple(ended + [tuple(row) for row in prefixes.tolist()])

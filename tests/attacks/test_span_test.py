@@ -1,0 +1,216 @@
+"""The span test: sentences come back exactly where the algebra says so, from gradients, weights and low-rank adapters, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.exact.dense_readers import find_shared_inputs, token_network
+from leakscope.attacks.exact.embedding_rows import bag_of_gradient
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
+from leakscope.core.types import Round, Shares
+from leakscope.models import TextTransformer, adapt, bert, gpt
+
+torch.set_num_threads(1)
+VOCABULARY, LENGTH = 150, 6
+
+
+def sentences(batch: int, seed: int = 0) -> Tensor:
+    """Return Zipf tokens."""
+    chance = 1 / torch.arange(1, VOCABULARY + 1).double()
+    drawn = torch.multinomial(chance, batch * LENGTH, replacement=True, generator=torch.Generator().manual_seed(seed))
+    return drawn.reshape(batch, LENGTH)
+
+
+def network(
+    make: Callable[..., TextTransformer] = gpt, dtype: torch.dtype = torch.float64, **given: object
+) -> TextTransformer:
+    torch.manual_seed(0)
+    settings = {"vocabulary": VOCABULARY, "positions": LENGTH, "width": 64, "classes": 2} | given
+    return make(**settings).to(dtype)
+
+
+def loss_of(module: nn.Module, x: Tensor) -> Tensor:
+    output = module(x)
+    if output.ndim == 3:
+        return nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), x[:, 1:].flatten())
+    return nn.functional.cross_entropy(output, torch.arange(len(x)) % 2)
+
+
+def weights_of(module: nn.Module) -> Tree:
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def gradient_of(module: nn.Module, x: Tensor) -> Tree:
+    module.zero_grad()
+    loss_of(module, x).backward()
+    return {name: value.grad.clone() for name, value in module.named_parameters() if value.grad is not None}
+
+
+def read_gradient(module: nn.Module, x: Tensor, noise: float = 0.0) -> SpanReading:
+    seen = Round(weights_of(module), {}, gradient_of(module, x))
+    return span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH, noise=noise)
+
+
+def rows(x: Tensor) -> set[tuple[int, ...]]:
+    return {tuple(row) for row in x.tolist()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_every_sentence_of_a_classifiers_batch_comes_back_and_no_other(batch: int, dtype: torch.dtype) -> None:
+    x = sentences(batch)
+    reading = read_gradient(network(dtype=dtype), x)
+    assert reading.end is SpanEnd.SENTENCES
+    assert set(reading.sentences) == rows(x)
+    assert reading.rank <= batch * LENGTH < reading.width
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_language_model_hides_the_last_token_only(tied: bool) -> None:
+    x = sentences(4)
+    assert set(read_gradient(network(classes=None, tied=tied), x).sentences) == rows(x[:, :-1])
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_two_blocks_are_enough_with_the_layer_of_most_room(pre_norm: bool) -> None:
+    x = sentences(4)
+    assert set(read_gradient(network(depth=2, pre_norm=pre_norm), x).sentences) == rows(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_after_a_step_give_what_a_gradient_gives(dtype: torch.dtype) -> None:
+    module, x = network(dtype=dtype), sentences(4)
+    before, gradient = weights_of(module), gradient_of(module, x)
+    seen = Round(before, {}, {name: before[name] - 0.1 * gradient[name] for name in gradient})
+    reading = span_test(module, seen, Shares.WEIGHTS, vocabulary=VOCABULARY, length=LENGTH)
+    assert set(reading.sentences) == rows(x)
+
+
+def test_sentences_of_unequal_length_end_where_they_end() -> None:
+    module, x = network(), sentences(2, seed=3)
+    gradients = [gradient_of(module, x[:1]), gradient_of(module, x[1:, :4])]
+    total = {name: gradients[0][name] + gradients[1][name] for name in gradients[0]}
+    reading = span_test(
+        module, Round(weights_of(module), {}, total), Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH
+    )
+    assert set(reading.sentences) == {tuple(x[0].tolist()), tuple(x[1, :4].tolist())}
+
+
+def test_dropout_stops_the_span_test_and_not_the_bag_of_words() -> None:
+    module, x = network(dropout=0.1), sentences(4)
+    gradient = gradient_of(module, x)
+    reading = span_test(
+        module, Round(weights_of(module), {}, gradient), Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH
+    )
+    assert reading.end is SpanEnd.NOTHING
+    assert reading.sentences == ()
+    assert bag_of_gradient(gradient["embedding.weight"]).tokens.tolist() == x.unique().tolist()
+
+
+def test_more_tokens_than_the_width_leave_no_room() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(VOCABULARY, (40, LENGTH), generator=generator)
+    reading = read_gradient(network(), x)
+    assert reading.end is SpanEnd.NO_ROOM
+    assert reading.rank > reading.width - 8
+
+
+def test_known_noise_below_the_gradient_is_allowed_for() -> None:
+    module, x = network(), sentences(1)
+    gradient, generator = gradient_of(module, x), torch.Generator().manual_seed(0)
+    noise = 1e-9
+    noisy = {
+        name: value + noise * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        for name, value in gradient.items()
+    }
+    seen = Round(weights_of(module), {}, noisy)
+    told = span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH, noise=noise)
+    untold = span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
+    assert set(told.sentences) == rows(x)
+    assert untold.sentences == ()
+
+
+def test_an_encoder_gives_no_sentence() -> None:
+    x = sentences(1)
+    reading = read_gradient(network(bert), x)
+    assert reading.end is SpanEnd.TOKENS
+    assert [set(tokens.tolist()) for tokens in reading.candidates] == [{token} for token in x[0].tolist()]
+
+
+def adapted_reading(
+    x: Tensor, *, rank: int, steps: int, optimiser: type[torch.optim.Optimizer] = torch.optim.SGD
+) -> SpanReading:
+    module = adapt(network(), rank=rank)
+    before, trained = weights_of(module), [value for value in module.parameters() if value.requires_grad]
+    stepper = optimiser(trained, lr=0.1 if optimiser is torch.optim.SGD else 1e-3)  # type: ignore[call-arg]
+    for _ in range(steps):
+        gradient_of(module, x)
+        stepper.step()
+    sent = {
+        name: value for name, value in weights_of(module).items() if name.endswith(("inner.weight", "outer.weight"))
+    }
+    closest = None if steps == 1 else len(x)
+    return span_test(
+        module, Round(before, {}, sent), Shares.WEIGHTS, vocabulary=VOCABULARY, length=LENGTH, closest=closest
+    )
+
+
+@pytest.mark.parametrize(("batch", "rank"), [(1, 4), (2, 8)])
+def test_ten_steps_on_adapters_give_every_sentence_within_the_budget(batch: int, rank: int) -> None:
+    x = sentences(batch, seed=1)
+    reading = adapted_reading(x, rank=rank, steps=10)
+    assert reading.budget == 2 * rank >= batch * LENGTH
+    assert reading.end is SpanEnd.CLOSEST
+    assert set(reading.sentences) == rows(x)
+
+
+def test_fresh_adapters_a_small_budget_and_adamw_give_nothing() -> None:
+    x = sentences(1, seed=1)
+    assert adapted_reading(x, rank=4, steps=1).end is SpanEnd.NO_UPDATE
+    assert adapted_reading(x, rank=2, steps=10).end is SpanEnd.NOTHING
+    assert adapted_reading(x, rank=4, steps=5, optimiser=torch.optim.AdamW).end is SpanEnd.NOTHING
+
+
+class Conv1D(nn.Module):
+    """A dense layer with its weight as d x o, as in `transformers`."""
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(dense.weight.detach().mT.clone()), dense.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+def test_transposed_dense_layers_are_read_as_well() -> None:
+    module, x = network(), sentences(4)
+    for name, layer in list(module.named_modules()):
+        if isinstance(layer, nn.Linear) and name != "head":
+            module.set_submodule(name, Conv1D(layer))
+    assert set(read_gradient(module, x).sentences) == rows(x)
+
+
+def test_layers_that_share_an_input_are_found_in_order() -> None:
+    module = network()
+    weights = weights_of(module)
+    sources = find_shared_inputs(token_network(module, weights), weights.keys(), VOCABULARY, LENGTH)
+    assert sources[0].weights == tuple(f"blocks.0.{name}.weight" for name in ("query", "key", "value"))
+    assert [each.mixes for each in sources[:3]] == [False, True, True]
+    assert all(each.causal for each in sources)
+
+
+def test_bad_input_is_refused_in_one_line() -> None:
+    module, x = network(), sentences(1)
+    seen = Round(weights_of(module), {}, gradient_of(module, x))
+    for vocabulary, length in ((VOCABULARY, LENGTH + 1), (VOCABULARY + 1, LENGTH)):
+        with pytest.raises(InputError) as caught:
+            span_test(module, seen, Shares.GRADIENT, vocabulary=vocabulary, length=length)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError):
+        span_test(network(width=32), seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
