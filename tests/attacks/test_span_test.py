@@ -92,6 +92,12 @@ def test_weights_after_a_step_give_what_a_gradient_gives(dtype: torch.dtype) -> 
     assert set(reading.sentences) == rows(x)
 
 
+def test_two_sentences_that_swap_their_first_tokens_do_not_swap_their_rests() -> None:
+    x = sentences(8)
+    x[0, :2], x[1, :2] = torch.tensor([0, 5]), torch.tensor([5, 0])
+    assert set(read_gradient(network(dtype=torch.float32), x).sentences) == rows(x)
+
+
 def test_sentences_of_unequal_length_end_where_they_end() -> None:
     module, x = network(), sentences(2, seed=3)
     gradients = [gradient_of(module, x[:1]), gradient_of(module, x[1:, :4])]
