@@ -20,11 +20,11 @@ torch.set_num_threads(1)
 VOCABULARY, LENGTH = 150, 6
 
 
-def sentences(batch: int, seed: int = 0) -> Tensor:
+def sentences(batch: int, seed: int = 0, length: int = LENGTH) -> Tensor:
     """Return Zipf tokens."""
     chance = 1 / torch.arange(1, VOCABULARY + 1).double()
-    drawn = torch.multinomial(chance, batch * LENGTH, replacement=True, generator=torch.Generator().manual_seed(seed))
-    return drawn.reshape(batch, LENGTH)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.multinomial(chance, batch * length, replacement=True, generator=generator).reshape(batch, length)
 
 
 def network(
@@ -90,6 +90,13 @@ def test_weights_after_a_step_give_what_a_gradient_gives(dtype: torch.dtype) -> 
     seen = Round(before, {}, {name: before[name] - 0.1 * gradient[name] for name in gradient})
     reading = span_test(module, seen, Shares.WEIGHTS, vocabulary=VOCABULARY, length=LENGTH)
     assert set(reading.sentences) == rows(x)
+
+
+def test_float32_rounding_does_not_let_two_sentences_with_swapped_beginnings_swap_their_rests() -> None:
+    module, x = network(dtype=torch.float32, width=96, positions=8), sentences(8, length=8)
+    x[0, :2], x[1, :2] = torch.tensor([0, 5]), torch.tensor([5, 0])
+    seen = Round(weights_of(module), {}, gradient_of(module, x))
+    assert set(span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=8).sentences) == rows(x)
 
 
 def test_sentences_of_unequal_length_end_where_they_end() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.target_readings import TargetError
     from leakscope.play import AttackResult, Exposure
+    from leakscope.play.text_leak import TextLeak
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
@@ -57,6 +58,7 @@ class Audit:
     minutes_needed: float | None = None  # that would do for those; None: not known, or all had enough
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
     static: Inspection | None = None  # what the model showed before any attack
+    text: TextLeak | None = None  # what came back of sentences of a token model
 
     @property
     def worst(self) -> AttackResult | None:

@@ -36,7 +36,9 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.target_readings import TargetError, read_targets
+from leakscope.auditing.token_audit import audit_tokens, holds_tokens
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
+from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.play import AttackResult, Exposure
@@ -130,6 +132,12 @@ def _audit_within(
     name = type(target.model).__name__
     report(name, "checking the model and its updates")
     try:
+        if holds_tokens(target):
+            if attacks is not None:
+                raise InputError(
+                    "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
+                )
+            return audit_tokens(target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies)
         subject = make_subject(target)
         exposure, gradient = affordable_clients(subject, clients, seed, budget)
         check_finite(exposure)

@@ -34,8 +34,9 @@ from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 from leakscope.core.types import Round, Shares, direction
 
-EPS = 8  # times eps of the largest singular value: what a gradient's rounding adds to others
-FLOOR = 1e-12  # of the largest singular value: least limit, for float64
+SURE = 8  # times the rounding of a gradient: singular values above it count
+FLOOR = 1e-12  # of the largest singular value: least rounding, for float64
+ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
 MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
 CHUNK = 2**22  # numbers of a layer's input at once
@@ -139,12 +140,12 @@ def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float)
     """Return the span of the inputs that a group of layers read."""
     rows = source.rows(update)
     eps = torch.finfo(update[source.weights[0]].dtype).eps
-    deviation = noise if rounded is None else noise + eps * float(source.rows(rounded).square().mean().sqrt())
+    deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
     _, sizes, directions = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R)
     added = deviation * (len(rows) ** 0.5 + source.width**0.5)  # spectral norm of random entries
-    floor = max(float(sizes[0]) * max(EPS * eps, FLOOR), added)
-    rank = int((sizes > floor).sum())
-    limit = min(MOST_OFF, floor / float(sizes[rank - 1])) if rank else 0.0
+    rounding = float(sizes[0]) * max(eps, FLOOR)
+    rank = int((sizes > max(SURE * rounding, added)).sum())
+    limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
     return _Span(source, directions[rank:].mT, rank, limit)
 
 

@@ -1,0 +1,163 @@
+"""What updates of a small GPT give away of its sentences: the span test and the bag of words, beside the most frequent tokens.
+
+    python benchmarks/text.py [ROW ...] [--batches 3]
+
+Every row is a client of a random-init GPT (width 128, 4 heads, 3 blocks, 2,000 words; `wide`: width 256) with sentences of 12 Zipf
+tokens; each batch has weights and sentences of its own. `exact` is the share of sentences that came back whole (a language model's
+without its last token, which has no gradient), with a 95 % interval over batches; `false` counts sentences that are in no batch;
+`pairs` is the recall of (token, position) pairs in the first span. `bag` says in how many batches the embedding's rows are exactly the
+set of tokens. `null` is ROUGE-1 of the 12 most frequent words. `budget` is the most dimensions that the sent matrices can span.
+Seconds are of one span test on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.exact.embedding_rows import bag_of_gradient
+from leakscope.attacks.exact.span_test import SpanReading, span_test
+from leakscope.core.tree import Tree
+from leakscope.core.types import Round, Shares
+from leakscope.metrics.interval import estimate_mean
+from leakscope.metrics.text import score_text
+from leakscope.models import adapt, gpt
+
+WORDS, LENGTH = 2000, 12
+
+
+@dataclass(frozen=True)
+class Row:
+    batch: int
+    width: int = 128
+    dtype: torch.dtype = torch.float64
+    language: bool = False  # a language-model loss, else a classifier's of two classes
+    dropout: float = 0.0
+    rank: int | None = None  # of adapters on queries and values; None: all weights are trained
+    steps: int = 0  # local steps; 0: the gradient is sent
+    rate: float = 0.1  # of SGD
+    optimiser: str = "sgd"
+    training: int = 0  # steps of Adam on other sentences before
+
+
+ROWS = {
+    **{f"gpt-{batch}": Row(batch) for batch in (1, 4, 8, 10)},
+    **{f"float32-{batch}": Row(batch, dtype=torch.float32) for batch in (1, 4, 8)},
+    "language-8": Row(8, language=True),
+    "weights-8": Row(8, dtype=torch.float32, steps=1),
+    "trained-8": Row(8, training=500),
+    "dropout-4": Row(4, dropout=0.1),
+    "wide-16": Row(16, width=256),
+    "lora-r8-first-gradient": Row(1, rank=8),
+    "lora-r8-10-steps": Row(1, rank=8, steps=10),
+    "lora-r4-10-steps": Row(1, rank=4, steps=10),
+    "lora-r32-b4-10-steps": Row(4, rank=32, steps=10),
+    "lora-r8-10-steps-float32": Row(1, rank=8, steps=10, dtype=torch.float32),
+    "lora-r8-10-steps-float32-rate1": Row(1, rank=8, steps=10, dtype=torch.float32, rate=1.0),
+    "lora-r8-adamw-5-steps": Row(1, rank=8, steps=5, optimiser="adamw"),
+}
+
+
+def sentences(number: int, generator: torch.Generator) -> Tensor:
+    """Return N x 12 tokens, the k-th with a chance of 1 / k."""
+    chance = 1 / torch.arange(1, WORDS + 1).double()
+    return torch.multinomial(chance, number * LENGTH, replacement=True, generator=generator).reshape(number, LENGTH)
+
+
+def backward(module: nn.Module, x: Tensor) -> None:
+    """Fill the gradients."""
+    module.zero_grad()
+    output = module(x)
+    if output.ndim == 3:
+        nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), x[:, 1:].flatten()).backward()
+    else:
+        nn.functional.cross_entropy(output, x[:, 0] % 2).backward()
+
+
+def weights_of(module: nn.Module, *, trained: bool = False) -> Tree:
+    """Return copies of the weights, or of those that are trained."""
+    return {name: w.detach().clone() for name, w in module.named_parameters() if w.requires_grad or not trained}
+
+
+def network(row: Row, generator: torch.Generator) -> nn.Module:
+    """Return the network of one batch, trained before if the row says so."""
+    module: nn.Module = gpt(
+        vocabulary=WORDS, positions=LENGTH, width=row.width, classes=None if row.language else 2, dropout=row.dropout
+    )
+    adam = torch.optim.Adam(module.parameters(), lr=1e-3)
+    for _ in range(row.training):
+        backward(module, sentences(16, generator))
+        adam.step()
+    module = module.to(row.dtype)
+    return module if row.rank is None else adapt(module, rank=row.rank)
+
+
+def observe(row: Row, module: nn.Module, x: Tensor) -> tuple[Round, Shares]:
+    """Return what the client sends: a gradient, or weights after local steps."""
+    before = weights_of(module)
+    if not row.steps:
+        backward(module, x)
+        return Round(
+            before, {}, {name: w.grad for name, w in module.named_parameters() if w.grad is not None}
+        ), Shares.GRADIENT
+    trained = [w for w in module.parameters() if w.requires_grad]
+    optimiser = torch.optim.SGD(trained, lr=row.rate) if row.optimiser == "sgd" else torch.optim.AdamW(trained, lr=1e-3)
+    for _ in range(row.steps):
+        backward(module, x)
+        optimiser.step()
+    return Round(before, {}, weights_of(module, trained=True)), Shares.WEIGHTS
+
+
+def measure(row: Row, x: Tensor, seen: Round, reading: SpanReading) -> tuple[float, float, float, float, float]:
+    """Return the shares of exact sentences and pairs, false sentences, whether the bag is exact, ROUGE-1 of the null baseline."""
+    shown = x[:, :-1] if row.language else x
+    scores = score_text(shown.tolist(), reading.sentences)
+    true = {(p, token) for sentence in shown.tolist() for p, token in enumerate(sentence)}
+    passed = {(p, token) for p, tokens in enumerate(reading.candidates) for token in tokens.tolist()}
+    false = len(set(reading.sentences) - {tuple(sentence) for sentence in shown.tolist()})
+    rows = seen.sent.get("embedding.weight")
+    bag = float("nan")
+    if rows is not None and not row.steps:
+        bag = float(bag_of_gradient(rows).tokens.tolist() == shown.unique().tolist())
+    null = score_text(shown.tolist(), [list(range(LENGTH))] * len(x))
+    return float(scores.exact.double().mean()), len(true & passed) / len(true), false, bag, float(null.rouge1.mean())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("rows", nargs="*", default=list(ROWS))
+    parser.add_argument("--batches", type=int, default=3)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| row | n | tokens | rank | budget | exact | 95 % | false | pairs | bag | null | s |\n" + "|---" * 12 + "|")
+    for name in asked.rows:
+        row, made, ranks, times = ROWS[name], [], [], []
+        for number in range(asked.batches):
+            torch.manual_seed(number)
+            generator = torch.Generator().manual_seed(number)
+            module, x = network(row, generator), sentences(row.batch, generator)
+            seen, shares = observe(row, module, x)
+            began = time.perf_counter()
+            closest = row.batch if row.steps > 1 else None
+            reading = span_test(module, seen, shares, vocabulary=WORDS, length=LENGTH, closest=closest)
+            times.append(time.perf_counter() - began)
+            ranks.append(reading.rank)
+            made.append(measure(row, x, seen, reading))
+        exact, pairs, false, bag, null = torch.tensor(made, dtype=torch.float64).mT
+        interval = estimate_mean(exact[:, None], torch.ones(len(made), 1, dtype=torch.bool), within=(0.0, 1.0))
+        right = "" if bool(bag.isnan().any()) else f"{int(bag.sum())} of {len(made)}"
+        print(
+            f"| {name} | {len(made)} | {row.batch * LENGTH} | {min(ranks)}-{max(ranks)} | {reading.budget} | "
+            f"{interval.value:.2f} | {interval.low:.2f} to {interval.high:.2f} | {int(false.sum())} | {float(pairs.mean()):.2f} | "
+            f"{right} | {float(null.mean()):.2f} | {sum(times) / len(times):.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

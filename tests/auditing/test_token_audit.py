@@ -1,0 +1,120 @@
+"""Audits of token models end with a grade: sentences by the span test, else the bag of words, else no good grade."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leakscope
+from leakscope.attacks.exact.span_test import SpanEnd
+from leakscope.auditing.audit_record import audit_record
+from leakscope.auditing.result import Audit
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining
+from leakscope.models import TextTransformer, adapt, gpt
+from leakscope.report.audit_page import page_of_audit
+from leakscope.report.page import render
+
+torch.set_num_threads(1)
+WORDS, LENGTH = 80, 5
+
+
+def sample(number: int = 24) -> Tensor:
+    chance = 1 / torch.arange(1, WORDS + 1).double()
+    generator = torch.Generator().manual_seed(0)
+    return torch.multinomial(chance, number * LENGTH, replacement=True, generator=generator).reshape(number, LENGTH)
+
+
+def network(**given: object) -> TextTransformer:
+    torch.manual_seed(0)
+    settings: dict[str, object] = {
+        "vocabulary": WORDS,
+        "positions": LENGTH,
+        "width": 48,
+        "classes": 2,
+        "depth": 2,
+    } | given
+    return gpt(**settings)  # type: ignore[arg-type]
+
+
+def audited(
+    module: nn.Module, client: LocalTraining | None = None, inputs: Tensor | None = None, examples: int = 2
+) -> Audit:
+    x = sample() if inputs is None else inputs
+    return leakscope.audit(
+        module,
+        "cross_entropy",
+        x,
+        torch.arange(len(x)) % 2,
+        examples=examples,
+        clients=4,
+        client=client,
+        progress=False,
+    )
+
+
+def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
+    made = audited(network())
+    assert made.grade == "F"
+    assert made.text is not None
+    assert made.text.sentences.value == made.text.rouge2.value == 1
+    assert made.text.sentences.n == 8
+    assert made.text.exact_bags == 4
+    assert made.text.null_rouge1 < 0.8
+    assert made.failures({"asr": 0.5}) != []
+    assert made.static is not None
+    assert "ROUGE" in render(page_of_audit(made, command="x"))
+    record = audit_record(made)
+    assert json.loads(json.dumps(record))["text"]["ends"] == ["sentences"] * 4
+
+
+def test_with_dropout_the_bag_of_words_is_left() -> None:
+    made = audited(network(dropout=0.1).train())
+    assert made.grade == "C"
+    assert made.text is not None
+    assert made.text.bag is not None
+    assert made.text.bag.value == 1 > made.text.null_bag
+    assert set(made.text.ends) == {SpanEnd.NOTHING}
+
+
+def test_adapters_leak_after_several_steps_where_the_budget_holds() -> None:
+    made = audited(adapt(network(depth=3), rank=6), LocalTraining(epochs=10, rate=1.0), examples=1)
+    assert made.text is not None
+    assert made.text.bag is None
+    assert made.text.budget == 12 >= made.text.tokens
+    assert made.grade == "F"
+
+
+def test_fresh_adapters_hide_the_first_gradient_and_get_no_good_grade() -> None:
+    made = audited(adapt(network(), rank=6))
+    assert made.grade == "inconclusive"
+    assert made.text is not None
+    assert set(made.text.ends) == {SpanEnd.NO_UPDATE}
+    assert made.failures({"asr": 0.5}) != []
+
+
+def test_a_language_model_is_audited_under_its_own_loss() -> None:
+    def loss(output: Tensor, tokens: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    x = sample()
+    made = leakscope.audit(network(classes=None), loss, x, x, examples=2, clients=3, progress=False)
+    assert made.grade == "F"
+
+
+def test_named_attacks_are_refused_and_not_ignored() -> None:
+    x = sample()
+    with pytest.raises(InputError):
+        leakscope.audit(
+            network(), "cross_entropy", x, torch.zeros(len(x), dtype=torch.int64), attacks=["cpl"], progress=False
+        )
+
+
+def test_tokens_outside_the_vocabulary_and_longer_than_the_positions_are_refused() -> None:
+    for inputs in (sample() + WORDS, torch.cat([sample(), sample()], dim=1)):
+        with pytest.raises(InputError) as caught:
+            audited(network(), inputs=inputs)
+        assert "\n" not in str(caught.value)
