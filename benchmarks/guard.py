@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from leakscope import GuardHistory, GuardSettings, LocalTraining, Target, guard
-from leakscope.auditing.guarding import Guarded, warm_up
 from leakscope.data import load
+from leakscope.guarding.guard import Guarded, warm_up
 from leakscope.models.resnet import resnet20
 
 RATE, BATCH = 0.1, 64

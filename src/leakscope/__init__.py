@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from leakscope.attacks.recipes import analytic as analytic, cpl as cpl, dlg as dlg, idlg as idlg, ig as ig
     from leakscope.attacks.surrogate import sme as sme
     from leakscope.auditing import Audit as Audit, Target as Target, audit as audit, audit_captures as audit_captures
-    from leakscope.auditing.guard_history import GuardHistory as GuardHistory
-    from leakscope.auditing.guard_settings import Decision as Decision, GuardSettings as GuardSettings
-    from leakscope.auditing.guarding import guard as guard
+    from leakscope.guarding.history import GuardHistory as GuardHistory
+    from leakscope.guarding.settings import Decision as Decision, GuardSettings as GuardSettings
+    from leakscope.guarding.guard import guard as guard
     from leakscope.auditing.inspection import Inspection as Inspection, inspect as inspect
     from leakscope.clients import (
         Client as Client, knowledge_of_defences as knowledge_of_defences, attacker_knowledge as attacker_knowledge,

@@ -36,9 +36,10 @@ ROOMS = {
     "training": LOWER | {"scenario", "sweep"},
     "search": LOWER | {"scenario", "sweep"},
     "auditing": LOWER | {"play", "scenario", "sweep"},
+    "guarding": {"core", "metrics", "defences", "attacks", "clients", "play", "auditing"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
     "report": {"core", "metrics", "store", "play", "scenario", "search", "training", "auditing", "studies"},
-    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing"},
+    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
         *("studies", "report", "integrations"),

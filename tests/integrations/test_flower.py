@@ -20,10 +20,10 @@ from flower_grid import make_grid
 from torch import Tensor, nn
 
 from leakscope import Decision, GuardSettings, LocalTraining, Target, capture
-from leakscope.auditing.guarding import GuardWarning
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
 from leakscope.defences import DEFENCES, Clip, DeepCompression, GaussianNoise, Sparsify
+from leakscope.guarding.guard import GuardWarning
 from leakscope.integrations import flower
 from leakscope.integrations.flower import protecting, record
 from leakscope.integrations.flower_guard import guarding

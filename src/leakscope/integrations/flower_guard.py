@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from leakscope.auditing.guard_history import GuardHistory
-from leakscope.auditing.guard_settings import Decision, GuardSettings
-from leakscope.auditing.guarding import guard, warm_up
 from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError, import_extra
 from leakscope.core.tree import Tree
+from leakscope.guarding.guard import guard, warm_up
+from leakscope.guarding.history import GuardHistory
+from leakscope.guarding.settings import Decision, GuardSettings
 from leakscope.integrations.flower import TRAIN, Mod, answers_of
 from leakscope.integrations.flower_arrays import record_of, tree_of
 from leakscope.store.recorder import plain_config

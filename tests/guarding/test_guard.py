@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from leakscope import Decision, GuardSettings, LocalTraining, Target, guard
-from leakscope.auditing import guard_checks
-from leakscope.auditing.guard_checks import expose_update
-from leakscope.auditing.guard_history import GuardHistory
-from leakscope.auditing.guard_settings import Check, Status
-from leakscope.auditing.guarding import Guarded, GuardWarning
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
 from leakscope.data import load
 from leakscope.defences import DEFENCES, Clip, Defence, GaussianNoise, RememberingDefence
+from leakscope.guarding import checks as guard_checks
+from leakscope.guarding.checks import expose_update
+from leakscope.guarding.guard import Guarded, GuardWarning
+from leakscope.guarding.history import GuardHistory
+from leakscope.guarding.settings import Check, Status
 
 SHORT = {"evaluations": 60, "seconds": 600.0}
 RATE = 0.1

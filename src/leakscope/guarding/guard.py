@@ -23,9 +23,6 @@ from pathlib import Path
 
 import torch
 
-from leakscope.auditing.guard_checks import check_update
-from leakscope.auditing.guard_history import GuardHistory, task_of
-from leakscope.auditing.guard_settings import BROKEN, MOST_SECONDS, Check, Decision, GuardSettings, Status
 from leakscope.auditing.limits import Budget, first_line
 from leakscope.auditing.remedies import stacked
 from leakscope.auditing.target import Target, list_defences
@@ -35,6 +32,9 @@ from leakscope.core.errors import InputError
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, subtract
 from leakscope.defences.stack import begin, protect
+from leakscope.guarding.checks import check_update
+from leakscope.guarding.history import GuardHistory, task_of
+from leakscope.guarding.settings import BROKEN, MOST_SECONDS, Check, Decision, GuardSettings, Status
 
 FIRST_SHARE = 0.5  # of the time, for the update as it is, where a defence may have to be checked after it
 

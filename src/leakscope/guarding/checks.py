@@ -14,8 +14,6 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES, chosen_rule
 from leakscope.auditing.attack_runs import check_finite, plan_exposure
 from leakscope.auditing.chosen_attacks import suite_name
-from leakscope.auditing.guard_history import GuardHistory
-from leakscope.auditing.guard_settings import BROKEN, Check, GuardSettings, Status
 from leakscope.auditing.inspection import inspect
 from leakscope.auditing.limits import Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, labels_problem
@@ -25,6 +23,8 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Observation, Round, Shares, make_batch
+from leakscope.guarding.history import GuardHistory
+from leakscope.guarding.settings import BROKEN, Check, GuardSettings, Status
 from leakscope.metrics.labels import label_overlap
 from leakscope.play import Exposure, is_defended, judge, reconstruct
 

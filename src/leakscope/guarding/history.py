@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from leakscope.auditing.guard_settings import BROKEN, Check, Decision, GuardSettings, Status
 from leakscope.auditing.limits import positive_number
+from leakscope.guarding.settings import BROKEN, Check, Decision, GuardSettings, Status
 
 if TYPE_CHECKING:
     from leakscope.auditing.target import Target
