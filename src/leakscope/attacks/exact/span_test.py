@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +120,8 @@ def span_test(
         return SpanReading(SpanEnd.NO_LAYER)
     rounded = seen.before if shares is Shares.WEIGHTS else None
     span = _span(first, update, rounded, noise)
+    if closest is not None:  # each step has rounded
+        span = replace(span, limit=MOST_OFF)
     sizes = (span.rank, first.width, min(first.width, len(first.rows(update))))
     if span.rank == 0 or span.room < ROOM:
         return SpanReading(SpanEnd.NO_ROOM if span.rank else SpanEnd.NO_UPDATE, (), (), *sizes)
