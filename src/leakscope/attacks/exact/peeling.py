@@ -27,7 +27,8 @@ ROUNDS = 64
 UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
 CHUNK, WORK = 2**24, 2**27  # numbers of `slopes` at a time, and in a round
-ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6}  # relative error of a sum of contributions, with a margin of 10
+# relative error of a sum of contributions: float32 with a margin of 10; in float64 samples that were subtracted before carry theirs
+ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-6}
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
 MOVED = 1e-4  # most that a sample moves when all are solved together, relative to its size
 NEAR = 1e-3  # error of a sample, relative to its size, above which it is not certified; two that are nearer are one
