@@ -19,6 +19,7 @@ from leakscope.auditing.adapters import find_adapters
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.inspection import Inspection
 from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError
 from leakscope.models import MODELS
 from leakscope.report.audit_page import page_of_audit
@@ -348,18 +349,19 @@ def test_an_inspection_shows_itself_in_few_lines_and_escapes_names() -> None:
     assert found._repr_html_().count("<tr>") == 1 + len(Topic)
 
 
-def audited(module: nn.Module, inputs: Tensor, monkeypatch: pytest.MonkeyPatch) -> Audit:
+def audited(
+    module: nn.Module, inputs: Tensor, monkeypatch: pytest.MonkeyPatch, attacks: tuple[str, ...] | None
+) -> Audit:
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     labels = torch.arange(len(inputs)) % 3
-    chosen = ["peeling", "analytic"]  # the cheap ones
     return audit(
-        module, "cross_entropy", inputs, labels, examples=2, minutes=0.5, clients=2, remedies=False, attacks=chosen
+        module, "cross_entropy", inputs, labels, examples=2, minutes=0.5, clients=2, remedies=False, attacks=attacks
     )
 
 
 def test_the_lines_stand_in_the_record_the_text_and_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = audited(mlp(), sample(12), monkeypatch)
+    found = audited(mlp(), sample(12), monkeypatch, ("peeling", "analytic"))  # the cheap ones
     assert found.static is not None
     assert found.static.batch == 2
     record = json.loads(json.dumps(audit_record(found)))
@@ -372,9 +374,9 @@ def test_the_lines_stand_in_the_record_the_text_and_on_the_page(monkeypatch: pyt
     assert 'id="static"' in render(page)
 
 
-def test_an_audit_of_tokens_is_untested_and_still_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = audited(Text(tied=False), torch.randint(50, (12, 4)), monkeypatch)
-    assert found.untested
+def test_an_audit_of_tokens_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = audited(Text(tied=False), torch.randint(50, (12, 4)), monkeypatch, None)
+    assert found.grade not in (Grade.A, Grade.B)
     assert found.static is not None
     assert found.static[Topic.EMBEDDINGS].severity is Severity.EXACT
     assert audit_record(found)["threat_model"] is None

@@ -49,6 +49,17 @@ def noisy():
 def blind():
     return Target(model=net(), input_shape=(1, 4, 4))
 
+class OneHot(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(9, 3)
+
+    def forward(self, x):
+        return self.head(nn.functional.one_hot(x, 9).float().mean(1))
+
+def one_hot():
+    return Target(model=OneHot(), inputs=torch.randint(9, (12, 4)), labels=torch.arange(12) % 2)
+
 def tokens():
     return Target(model=nn.Embedding(9, 3), inputs=torch.randint(9, (12, 4)), labels=torch.arange(12) % 2)
 """
@@ -102,7 +113,7 @@ def test_an_audit_cut_short_is_inconclusive_and_passes_no_gate(place: Path, monk
 
 
 def test_an_untested_model_never_passes_a_gate() -> None:
-    code, text = run("cli_audited:tokens", *BRIEF, "--fail-above", "asr=0.99")
+    code, text = run("cli_audited:one_hot", *BRIEF, "--fail-above", "asr=0.99")
     assert code == 1
     assert "untested" in text
     assert "was not measured" in text

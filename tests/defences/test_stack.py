@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.auditing.remedies import remedies_for, stacked
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, norm
@@ -150,7 +151,9 @@ def test_a_defence_of_ones_own_is_tried_at_the_strengths_it_declares(monkeypatch
     monkeypatch.setitem(DEFENCES, "dropped", Dropped)
     sent = {name: value[None] for name, value in update().items()}
     seen = Observation((Round(sent, {}, sent),), Shares.GRADIENT, torch.ones(1))
-    world: Any = SimpleNamespace(observation=seen, batch=SimpleNamespace(trials=1))
+    world: Any = SimpleNamespace(
+        observation=seen, batch=SimpleNamespace(trials=1), model=SimpleNamespace(norms=()), client=Client()
+    )
     tries = [(words, defence) for name, words, defence in remedies_for(world) if name == "dropped"]
     assert tries == [("share 0.75", Dropped(0.75)), ("share 0.25", Dropped(0.25))]
     assert stacked((Sign(),), Dropped()) == (Dropped(), Sign())  # put before the signs, as its rule asks

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.pairing import pair
+from leakscope.core.short_repr import short_repr
 
 Sentence = Sequence[int]
 
@@ -33,6 +34,8 @@ class TextScores:
     rouge_l: Tensor
     exact: Tensor
     bag_recall: float
+
+    __repr__ = short_repr
 
 
 def rouge_n(truth: Sentence, guess: Sentence, n: int) -> float:
