@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from leakscope.analysis.ranks import LayerRank
 from leakscope.auditing import static_lines
 from leakscope.auditing.adapters import adapters_line
-from leakscope.auditing.dense_lines import division_line, units_line
+from leakscope.auditing.dense_lines import dense_lines
 from leakscope.auditing.limits import whole_number
 from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
 from leakscope.clients import Client
@@ -125,8 +125,7 @@ def inspect_target(target: Target, batch: int | None = None) -> Inspection:
 def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
     return (
         static_lines.sent_line(facts),
-        division_line(facts),
-        units_line(facts),
+        *dense_lines(facts),
         static_lines.embeddings_line(facts),
         adapters_line(facts),
         static_lines.buffers_line(facts),

@@ -6,7 +6,7 @@
 | peeling | the same, for clients of several examples under a loss that it simulates; SPEAR unmixes what division leaves |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative; under a caller's own loss they search the targets too |
-| the same, told the targets | under a caller's own loss: an upper bound for attackers who do not know them |
+| the same, knows the targets | under a caller's own loss: an upper bound for attackers who do not know them |
 | SME | the client takes several local steps |
 | the same, informed | a configured defence (on the update, the data or the network) that an attacker can be informed of |
 | ig_policy | images are transformed (`on_data`), with few enough possible draws to try them all |
@@ -37,9 +37,9 @@ from leakscope.models import find_trained_entry
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 TV_WEIGHTS = (1e-4, 1e-2, 0.1)  # that ig tries; the smallest mismatch to the update decides (benchmarks/tv_weights.py)
 BN = 1e-3  # weight of batch norm's statistics where clients send them
-INFORMED = "told of the defences"
-TARGETS = "told the targets"
-UNKNOWN = "no attacker here knows it: none uses what it does to an update"
+INFORMED = "knows the defences"
+TARGETS = "knows the targets"
+UNKNOWN = "no attack uses knowledge of it"
 SPECIALISED = ("ig_policy", "spn_aware")  # attacks designed against a defence on the data or the network
 
 
@@ -78,7 +78,7 @@ def plan_suite(
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
-    untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
+    untested = [Untested(f"an attacker who {INFORMED}: {name}", UNKNOWN) for name in unknown]
     if not knows_more(knowledge, informed):
         informed = None
     if (problem := division_problem(model)) is None:

@@ -110,14 +110,17 @@ def inspect(
     """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
     from leakscope.auditing.inspection import inspect_target
     from leakscope.auditing.target_file import named_model
+    from leakscope.core.registry import lookup
+    from leakscope.scenario.components import KINDS
 
     import_pieces(imports)
     shape = None if input_shape is None else read_shape(input_shape)
     if Path(what).is_dir():
         raise InputError(f"inspect takes a model, not a directory: {what}")
     if what.isidentifier() and not Path(what).exists():
+        lookup(KINDS["model"].table, what, "model")
         if shape is None:
-            raise InputError(f"{what} needs --input-shape, such as 3x32x32")
+            raise InputError(f"model {what} needs --input-shape, such as 3x32x32")
         target = named_model(what, shape, classes)
     else:
         target = find_request(what, None).target
