@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.exact.peel_attack import layer_behind
+from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.exact.peel_attack import Peeling, layer_behind
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
 from leakscope.core.tree import Tree, take
-from leakscope.core.types import Seeds
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
 
+PEELING = Peeling(draws=0)  # spear would cost minutes where peeling stalls, and holds for small batches only
 FAR = 1e3  # a bias that switches every unit off or on, whatever the input
 
 
@@ -37,6 +39,27 @@ class Manipulation(Attack, Protocol):
         `public` are P inputs as the network sees them (after the client's scaling); `key` seeds the server's draws.
         """
         ...
+
+
+class ReadByAttack(Protocol):
+    """A manipulation of the network's own weights, whose update `reader` reads: an attack as good on honest weights."""
+
+    __slots__ = ()
+
+    @property
+    def reader(self) -> Attack:
+        """Return the attack that reads the update."""
+        ...
+
+    def extend(self, model: Model) -> Model:
+        """Return the network itself."""
+        return model
+
+    def run(
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
+    ) -> Reconstruction:
+        """Return what the reader makes of the update."""
+        return self.reader.run(model, observation, knowledge, seeds, execution)
 
 
 def dishonest_weights(
