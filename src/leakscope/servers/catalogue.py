@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leakscope.servers.imprint import Imprint
+from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
 from leakscope.servers.soliton import SolitonBiases
 from leakscope.servers.trap_weights import TrapWeights
@@ -13,4 +14,5 @@ MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
     "imprint": Imprint,
     "trap_weights": TrapWeights,
     "soliton_biases": SolitonBiases,
+    "loki": Loki,
 }

@@ -27,6 +27,8 @@ from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
 from leakscope.servers.manipulation import first_relu_layer
 
 FIRST, BIAS, SECOND = "imprint.first.weight", "imprint.first.bias", "imprint.second.weight"
+KERNELS = "imprint.kernels"  # of a convolution before the first layer, if there is one
+OWN = (FIRST, BIAS, SECOND, KERNELS)
 Functional = Callable[[tuple[int, ...], Tensor], Tensor]  # of an input's shape and a key; flat
 
 
@@ -165,16 +167,21 @@ def fullest_bins(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> tuple[Te
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inserted:
-    """`x + W2 act(W1 x + b)` before a network: what the server adds in front of it; `act` is ReLU up to `bound`."""
+    """`x + W2 act(W1 c(x) + b)` before a network: what the server adds in front of it.
+
+    `act` is ReLU up to `bound`; c is the identity, or a convolution with `KERNELS`.
+    """
 
     network: Apply
     bound: float
 
     def __call__(self, parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
         """Return the output for N inputs, and the buffers after the call."""
-        sums = torch.nn.functional.linear(x.flatten(1), parameters[FIRST], parameters[BIAS])
+        kernels = parameters.get(KERNELS)
+        copies = x if kernels is None else torch.nn.functional.conv2d(x, kernels, padding=kernels.shape[-1] // 2)
+        sums = torch.nn.functional.linear(copies.flatten(1), parameters[FIRST], parameters[BIAS])
         bins = sums.clamp(0.0, self.bound)
-        rest = {name: value for name, value in parameters.items() if name not in (FIRST, BIAS, SECOND)}
+        rest = {name: value for name, value in parameters.items() if name not in OWN}
         return self.network(rest, buffers, x + (bins @ parameters[SECOND].mT).view_as(x), key)
 
     def in_mode(self, mode: Mode) -> Apply:

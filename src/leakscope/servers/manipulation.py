@@ -41,6 +41,15 @@ class Manipulation(Attack, Protocol):
         ...
 
 
+@runtime_checkable
+class PerClient(Manipulation, Protocol):
+    """A manipulation that gives each client of a sum weights of its own, so that their updates do not mix."""
+
+    def for_client(self, number: int) -> Manipulation:
+        """Return the manipulation of one client of the sum."""
+        ...
+
+
 class ReadByAttack(Protocol):
     """A manipulation of the network's own weights, whose update `reader` reads: an attack as good on honest weights."""
 
