@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from leakscope.attacks.null import class_mean
@@ -43,15 +44,18 @@ def manipulate(
     client: Client = Client(),  # noqa: B008  frozen
     weights: Tree | None = None,
     seeds: Sequence[int] | None = None,
+    fewest: int = 1,
 ) -> ManipulationResult:
     """Return what a dishonest server reads of T clients, and what it would have guessed without their updates.
 
     `public` (P x input_shape in [0, 1]) are the server's own images; they must not contain private ones. `weights` are the honest
-    weights with leading T, the model's if not given.
+    weights with leading T, the model's if not given. With `fewest` above 1 the client censors units of the first layer that fewer of its
+    samples activate (`censor_rare_units`).
     """
     seeds = list(range(batch.trials)) if seeds is None else seeds
     honest = shared_weights(model, batch.trials) if weights is None else weights
     exposure = expose_manipulated(manipulation, model, client, honest, batch, public, seeds)
+    exposure = exposure if fewest <= 1 else censor_rare_units(exposure, fewest)
     known = replace(exposure.knowledge, labels=batch.labels)
     guesses = {
         "class_mean": class_mean(public, public_labels, classes=model.classes).guess(known, batch.trials),
@@ -108,3 +112,26 @@ def _expose_sum(
     seen_sum = Observation((replace(first.rounds[0], sent=change),), first.shares, batch.mask.sum(1))
     knowledge = attacker_knowledge(exposures[0].model, client, batch)
     return Exposure(exposures[0].model, client, batch, tuple(seeds), seen_sum, knowledge)
+
+
+def censor_rare_units(exposure: Exposure, fewest: int) -> Exposure:
+    """Return the exposure of clients that send 0 for units of the first dense layer which fewer than `fewest` samples activate.
+
+    The defence of SRATTA (Marchand et al. 2023, arXiv:2306.07644). It counts activations at the weights the client received.
+    """
+    entry, batch, observation = exposure.model.entry, exposure.batch, exposure.observation
+    if entry is None or entry.bias is None or exposure.client.aggregate > 1:
+        raise InputError("censoring rare units needs single clients and a first dense layer with a bias")
+    x = exposure.client.scaling.scale(batch.inputs, len(exposure.model.input_shape)).flatten(2)
+    rounds = []
+    for seen in observation.rounds:
+        sums = x.to(seen.before[entry.bias]) @ seen.before[entry.weight].mT + seen.before[entry.bias][:, None]
+        rare = ((sums > 0) & batch.mask[..., None]).sum(1) < fewest
+        kept = {entry.weight: ~rare[..., None], entry.bias: ~rare}
+        gradient = observation.shares is Shares.GRADIENT
+        hidden = {
+            name: torch.where(keep, seen.sent[name], 0 if gradient else seen.before[name])
+            for name, keep in kept.items()
+        }
+        rounds.append(replace(seen, sent=seen.sent | hidden))
+    return replace(exposure, observation=replace(observation, rounds=tuple(rounds)))

@@ -1,4 +1,4 @@
-"""LOKI keeps the clients of a sum apart, and `manipulate` scores a server beside null baselines."""
+"""`manipulate` scores a dishonest server beside null baselines: LOKI keeps the clients of a sum apart; censoring hides rare units."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import torch
 
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
-from leakscope.core.types import LocalTraining
+from leakscope.core.types import LocalTraining, direction
 from leakscope.models import build
 from leakscope.play.dishonest import manipulate
 from leakscope.play.exposure import expose
 from leakscope.servers.imprint import FIRST, Imprint
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import dishonest_weights
+from leakscope.servers.soliton import SolitonBiases
 from manipulated import SHAPE, batch_of, exact, images, small_mlp
 
 PUBLIC, LABELS = images(400, 3), torch.arange(400) % 4
@@ -63,3 +64,28 @@ def test_what_does_not_fit_is_refused() -> None:
         manipulate(MODEL, batch_of(1, 6), Loki(2), PUBLIC, LABELS, client=Client(aggregate=2, rounds=2))
     with pytest.raises(InputError):
         Loki(2, client=2)
+
+
+def test_censoring_stops_peeling_but_not_an_imprint() -> None:
+    """An imprint's bins are differences of units that many samples activate."""
+    model, batch = small_mlp(100), batch_of(1, 12)
+
+    def recall(manipulation: Imprint | SolitonBiases, fewest: int) -> float:
+        result = manipulate(model, batch, manipulation, PUBLIC, LABELS, fewest=fewest)
+        return float(exact(batch, result.attack.reconstruction).double().mean())
+
+    assert recall(SolitonBiases(batch=12), 4) < 0.3 < recall(SolitonBiases(batch=12), 1)
+    assert recall(Imprint(), 4) > 0.5
+
+
+@pytest.mark.parametrize("local", [None, LocalTraining(rate=0.5)])
+def test_censored_units_send_nothing(local: LocalTraining | None) -> None:
+    batch = batch_of(1, 6)
+    seen = manipulate(small_mlp(), batch, SolitonBiases(batch=6), PUBLIC, LABELS, client=Client(local=local), fewest=3)
+    last = seen.exposure.observation.rounds[0]
+    update = direction(last, seen.exposure.observation.shares)
+    sums = batch.inputs.flatten(2) @ last.before["dense1.weight"].mT + last.before["dense1.bias"][:, None]
+    rare = (sums > 0).sum(1) < 3
+    assert bool(rare.any())
+    assert not bool(update["dense1.weight"][rare].any() | update["dense1.bias"][rare].any())
+    assert bool(update["dense1.bias"][~rare].any())
