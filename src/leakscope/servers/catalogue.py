@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
@@ -15,4 +16,5 @@ MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
     "trap_weights": TrapWeights,
     "soliton_biases": SolitonBiases,
     "loki": Loki,
+    "fishing": Fishing,
 }
