@@ -31,7 +31,7 @@ def client_facts(client: Client, samples: int) -> tuple[tuple[str, str], ...]:
     """
     return (
         ("an update is", _of_several(client, _update(client, samples // client.aggregation.answers))),
-        ("defences on the update", ", then ".join(str(defence) for defence in client.defences) or NOTHING),
+        ("defences on the update", ", then ".join(_on_update(client)) or NOTHING),
         ("on its data", NOTHING if client.on_data is None else _data(client.on_data)),
         ("on its network", NOTHING if client.on_model is None else _network(client.on_model)),
     )
@@ -86,6 +86,11 @@ def _update(client: Client, samples: int) -> str:
         return "one gradient of all its examples"
     number = local.steps(samples)
     return f"the weights after {number} local step{'s' if number > 1 else ''} ({local.optimiser}, rate {local.rate:g})"
+
+
+def _on_update(client: Client) -> list[str]:
+    censored = [f"units that fewer than {client.censor} examples activate are left out"] if client.censor else []
+    return [*censored, *map(str, client.defences)]
 
 
 def _of_several(client: Client, update: str) -> str:

@@ -21,6 +21,7 @@ from leakscope.clients.aggregation import (
     split_clients,
     spread,
 )
+from leakscope.clients.censoring import censor_rare_units, censored_layer
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
@@ -67,7 +68,8 @@ class Client:
     from its key. `on_data` transforms the private images, with new draws in every round. `sends_buffers` also shares the buffers
     after each round, such as batch norm's statistics. `norm` is the mode of its batch norm; None: that of the network. With
     `aggregate` above 1 an update is the mean of so many clients, which share the examples of a trial equally; the server sees no
-    update of a single one. `Aggregation` adds clients that drop out and clients of unequal size.
+    update of a single one. `Aggregation` adds clients that drop out and clients of unequal size. With `censor` above 0 a
+    client sends 0 for units of its first dense layer that fewer than so many of its samples activate, before its defences.
     """
 
     local: LocalTraining | None = None
@@ -81,6 +83,7 @@ class Client:
     sends_buffers: bool = False
     norm: Mode | None = None
     aggregate: int | Aggregation = 1
+    censor: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -93,6 +96,8 @@ class Client:
             raise InputError(f"Client.rounds must be a whole number of at least 1, got {self.rounds}")
         if not isinstance(self.aggregate, Aggregation) and self.aggregate < 1:
             raise InputError(f"Client.aggregate must be at least 1, got {self.aggregate}")
+        if self.censor < 0:
+            raise InputError(f"Client.censor must not be below 0, got {self.censor}")
         if not 0 <= self.server_rate < math.inf:
             raise InputError(f"Client.server_rate must be in [0, inf), got {self.server_rate}")
         if self.norm not in (None, *MODES):
@@ -187,6 +192,8 @@ class Client:
                     raise InputError(
                         f"{place}.{name} must have one value per trial ({batch.trials}), got {tuple(value.shape)}"
                     )
+        if self.censor:
+            censored_layer(model)
         if len(seeds) != batch.trials:
             raise InputError(f"one seed per trial: {batch.trials} trials, {len(seeds)} seeds")
         for name, value in model.parameters.items():
@@ -228,6 +235,8 @@ class Client:
             order = draw_order(self.local, x.shape[0], key, mask) if order is None else order
             after, buffers = train(model, loss, self.local, weights, buffers, x, targets, mask, order, key)
             update = subtract(model.shared(weights), model.shared(after))
+        if self.censor:
+            update = censor_rare_units(model, update, weights, after, x, mask, self.censor)
         update, state = protect(defences, model.shared(update), state, key)
         return Answer(update, state, {**after, **kit.kept}, buffers)
 
