@@ -83,7 +83,11 @@ def audit_tokens(
     client = make_client(target, Scaling(), compared.loss)
     if client.on_data is not None or client.on_model is not None:
         raise UntestedError("defences on the data and on the model are of images; audit this model without them")
-    behind = examples * whole_number(client.aggregate, "aggregate", 1, len(inputs) // examples)
+    if client.aggregation.dropouts or client.aggregation.skew > 1:
+        raise UntestedError(
+            "clients of tokens that drop out or differ in size are not simulated; sum those that answer"
+        )
+    behind = examples * whole_number(client.aggregation.clients, "aggregate", 1, len(inputs) // examples)
     trials = max(1, min(clients, len(inputs) // behind))
     order = random.permutation(random.fold(random.key(seed), "audit"), len(inputs))
     chosen = order[: trials * behind].reshape(trials, behind)

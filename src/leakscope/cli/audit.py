@@ -42,6 +42,9 @@ def audit(
     aggregate: Annotated[
         int | None, typer.Option(help="Clients whose mean update is all the server sees.", show_default=False)
     ] = None,
+    dropouts: Annotated[
+        int | None, typer.Option(help="How many of those clients drop out of the mean.", show_default=False)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; 0 if not given.", show_default=False)] = None,
     fail_above: Annotated[
         str | None, typer.Option(help="Exit with 1 above these limits, such as asr=0.05,psnr=18.", show_default=False)
@@ -60,6 +63,8 @@ def audit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
 ) -> None:
     """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
+    from leakscope.clients.aggregation import summed_clients
+
     limits = read_gate(fail_above)
     import_pieces(imports, captures=Path(what) if Path(what).is_dir() else None)
     request = find_request(what, model)
@@ -71,7 +76,7 @@ def audit(
         target=replace(
             request.target,
             examples=request.target.examples if examples is None else examples,
-            aggregate=request.target.aggregate if aggregate is None else aggregate,
+            aggregate=summed_clients(request.target.aggregate, aggregate, dropouts),
             device=choose_device(device, quiet=quiet),
         ),
         minutes=request.minutes if minutes is None else minutes,

@@ -76,7 +76,7 @@ def expose_manipulated(
 ) -> Exposure:
     """Return what T clients expose that got manipulated weights; under a sum each client may get weights of its own."""
     public = client.scaling.scale(public, len(model.input_shape))
-    if client.aggregate > 1 and isinstance(manipulation, PerClient):
+    if client.aggregation.clients > 1 and isinstance(manipulation, PerClient):
         return _expose_sum(manipulation, model, client, weights, batch, public, seeds)
     network, sent = dishonest_weights(manipulation, model, weights, public, seeds)
     return expose(network, client, sent, batch, seeds)
@@ -94,7 +94,10 @@ def _expose_sum(
     """Return the mean update of clients with weights of their own; weights before are those of the first client."""
     if client.rounds > 1:
         raise InputError(f"{manipulation.name} sums clients over one round, got Client.rounds = {client.rounds}")
-    K, alone, parts = client.aggregate, replace(client, aggregate=1), split_clients(batch, client.aggregate)
+    summed, alone = client.aggregation, replace(client, aggregate=1)
+    if summed.dropouts:
+        raise InputError(f"{manipulation.name} sums clients that all answer: leave dropouts at 0")
+    K, parts = summed.clients, split_clients(batch, summed)
     exposures: list[Exposure] = []
     total: Tree = {}
     for number in range(K):
@@ -120,7 +123,7 @@ def censor_rare_units(exposure: Exposure, fewest: int) -> Exposure:
     The defence of SRATTA (Marchand et al. 2023, arXiv:2306.07644). It counts activations at the weights the client received.
     """
     entry, batch, observation = exposure.model.entry, exposure.batch, exposure.observation
-    if entry is None or entry.bias is None or exposure.client.aggregate > 1:
+    if entry is None or entry.bias is None or exposure.client.aggregation.clients > 1:
         raise InputError("censoring rare units needs single clients and a first dense layer with a bias")
     x = exposure.client.scaling.scale(batch.inputs, len(exposure.model.input_shape)).flatten(2)
     rounds = []
