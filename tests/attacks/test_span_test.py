@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import find_shared_inputs, token_network
 from leakscope.attacks.exact.embedding_rows import bag_of_gradient
+from leakscope.attacks.exact.sentence_proof import proved_sentences
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
@@ -67,8 +68,37 @@ def test_every_sentence_of_a_classifiers_batch_comes_back_and_no_other(batch: in
     x = sentences(batch)
     reading = read_gradient(network(dtype=dtype), x)
     assert reading.end is SpanEnd.SENTENCES
-    assert set(reading.sentences) == rows(x)
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
     assert reading.rank <= batch * LENGTH < reading.width
+
+
+def proof_of(module: nn.Module, x: Tensor, found: list[Tensor]) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Return what a gradient of `x` allows and proves of the sentences found, by the first layer behind attention."""
+    weights, gradient = weights_of(module), gradient_of(module, x)
+    network = token_network(module, weights)
+    source = next(s for s in find_shared_inputs(network, weights.keys(), VOCABULARY, LENGTH) if s.mixes)
+    rows_ = source.rows(gradient)
+    floor = 1e-11 * float(torch.linalg.matrix_norm(rows_, 2))
+    kept, proved = proved_sentences(network, source, rows_, floor, [tuple(each.tolist()) for each in found])
+    return set(kept), set(proved)
+
+
+@pytest.mark.parametrize("make", [gpt, bert])
+def test_a_false_sentence_among_all_true_ones_is_left_out_and_never_proved(
+    make: Callable[..., TextTransformer],
+) -> None:
+    x = sentences(3)
+    swapped = torch.cat([x[0, :3], x[1, 3:]])
+    kept, proved = proof_of(network(make), x, [swapped, *x, x[2, :2].flip(0)])
+    assert kept == proved == rows(x)
+
+
+def test_nothing_is_proved_while_a_sentence_is_missing() -> None:
+    x = sentences(3)
+    swapped = torch.cat([x[0, :3], x[1, 3:]])
+    kept, proved = proof_of(network(), x, [swapped, x[0], x[1]])
+    assert kept == rows(torch.stack([swapped, x[0], x[1]]))
+    assert proved == set()
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -174,6 +204,7 @@ def test_ten_steps_on_adapters_give_every_sentence_within_the_budget(batch: int,
     reading = adapted_reading(x, rank=rank, steps=10)
     assert reading.budget == 2 * rank >= batch * LENGTH
     assert reading.end is SpanEnd.CLOSEST
+    assert reading.proved == ()
     assert set(reading.sentences) == rows(x)
 
 

@@ -17,6 +17,9 @@ The same holds for the inner factors of low-rank adapters, `dL/dA = s B^T (dL/dy
 (`budget`). If all before it is frozen, the first span does not move in local SGD. Those of later layers do, so no limit holds there
 and the closest prefixes are kept (`closest`). Adam's updates and dropout on the embedding leave no true input in the span. Copies of
 a sentence are found as one.
+
+A sentence that ends in the span may still be false: a wrong token fits once, and no token after it does. So the inputs of all sentences
+found are compared with the update's rows (`proved_sentences`): those without which the update is not explained are proved.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork, find_shared_inputs, token_network
+from leakscope.attacks.exact.sentence_proof import proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
@@ -59,6 +63,8 @@ class SpanEnd(enum.Enum):
 class SpanReading:
     """What the span test read off one update.
 
+    `proved` are the sentences that the update needs (`proved_sentences`); a false one is never among them. Sentences that the proved
+    ones make superfluous are left out of `sentences`.
     `candidates` holds the tokens in the first span for every position, up to the first position without any. `rank` is the
     dimension of that span, `width` of the inputs, `budget` the most dimensions that the sent matrices can span; `checked` names the
     later layer.
@@ -71,18 +77,24 @@ class SpanReading:
     width: int = 0
     budget: int = 0
     checked: str | None = None
+    proved: tuple[tuple[int, ...], ...] = ()
 
     __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span."""
+    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span.
+
+    `rows` are the update's, reduced to the width; parts of a spectral norm below `floor` may be rounding or noise.
+    """
 
     source: SharedInput
     complement: Tensor
     rank: int
     limit: float
+    rows: Tensor
+    floor: float
 
     @property
     def room(self) -> int:
@@ -134,21 +146,28 @@ def span_test(
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
     check = max(usable, key=lambda each: (each.rank, each.room))
     sentences = _sentences(network, check, candidates, closest)
-    end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
-    return SpanReading(end, sentences, candidates, *sizes, check.source.layer)
+    if closest is not None:
+        end = SpanEnd.CLOSEST if sentences else SpanEnd.TOKENS
+        return SpanReading(end, sentences, candidates, *sizes, check.source.layer)
+    sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences)
+    end = SpanEnd.SENTENCES if sentences else SpanEnd.TOKENS
+    return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
 
 def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
     """Return the span of the inputs that a group of layers read."""
     rows = source.rows(update)
+    number = len(rows)
     eps = torch.finfo(update[source.weights[0]].dtype).eps
     deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
-    _, sizes, directions = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R)
-    added = deviation * (len(rows) ** 0.5 + source.width**0.5)  # spectral norm of random entries
+    rows = torch.linalg.qr(rows, mode="r").R
+    _, sizes, directions = torch.linalg.svd(rows)
+    added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
     rounding = float(sizes[0]) * max(eps, FLOOR)
-    rank = int((sizes > max(SURE * rounding, added)).sum())
+    floor = max(SURE * rounding, added)
+    rank = int((sizes > floor).sum())
     limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
-    return _Span(source, directions[rank:].mT, rank, limit)
+    return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
 
 
 def _candidates(network: TokenNetwork, span: _Span, vocabulary: int, length: int) -> tuple[Tensor, ...]:
