@@ -173,11 +173,33 @@ def test_known_noise_below_the_gradient_is_allowed_for() -> None:
     assert untold.sentences == ()
 
 
-def test_an_encoder_gives_no_sentence() -> None:
-    x = sentences(1)
-    reading = read_gradient(network(bert), x)
-    assert reading.end is SpanEnd.TOKENS
-    assert [set(tokens.tolist()) for tokens in reading.candidates] == [{token} for token in x[0].tolist()]
+@pytest.mark.parametrize("given", [{}, {"pre_norm": True}, {"classes": None}, {"kind": "sinusoidal"}])
+def test_an_encoder_gives_its_sentences_whole(given: dict[str, object]) -> None:
+    x = sentences(2)
+    reading = read_gradient(network(bert, **given), x)
+    assert reading.end is SpanEnd.SENTENCES
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
+
+
+@pytest.mark.parametrize("given", [{"kind": "sinusoidal"}, {"kind": "rotary"}, {"kind": "rotary", "pre_norm": False}])
+def test_every_kind_of_position_gives_the_sentences(given: dict[str, object]) -> None:
+    x = sentences(3)
+    reading = read_gradient(network(**given), x)
+    assert set(reading.proved) == rows(x)
+    bag = [set(tokens.tolist()) for tokens in reading.candidates]
+    assert all(each == bag[0] for each in bag) is (given["kind"] == "rotary")
+
+
+@pytest.mark.parametrize("make", [gpt, bert])
+def test_a_masked_batch_gives_sentences_of_their_own_lengths_and_no_padding(
+    make: Callable[..., TextTransformer],
+) -> None:
+    x = 1 + sentences(3, seed=3) % (VOCABULARY - 1)
+    x[1, 4:], x[2, 2:] = 0, 0
+    module = network(make, padding=0)
+    reading = read_gradient(module, x)
+    assert set(reading.proved) == {tuple(token for token in row if token) for row in x.tolist()}
+    assert 0 not in bag_of_gradient(gradient_of(module, x)["embedding.weight"]).tokens
 
 
 def adapted_reading(

@@ -43,6 +43,13 @@ def proved_sentences(
     return (proved if _unexplained(rows, rest) <= floor else found), proved
 
 
+def explains(
+    network: TokenNetwork, source: SharedInput, rows: Tensor, floor: float, sentences: Sequence[Sentence]
+) -> bool:
+    """Return whether the sentences explain the rows up to rounding."""
+    return _unexplained(rows, _inputs(network, source, sentences)) <= floor
+
+
 def _inputs(network: TokenNetwork, source: SharedInput, sentences: Sequence[Sentence]) -> list[Tensor]:
     """Return the layer's inputs for each sentence, tokens x width."""
     inputs: dict[int, Tensor] = {}

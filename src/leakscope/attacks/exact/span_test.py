@@ -7,7 +7,8 @@ the inputs x_j of all tokens of the batch. If tokens are fewer than the width, a
    by one product with a basis C of the span's complement: |C^T e| / |e| below a limit. Embedding plus position is additive, so
    (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
 2. A later layer reads a token after those before it. From the first position on, each prefix is extended by all candidates and kept
-   if the last token's input lies in that layer's span. A prefix without extension is a sentence.
+   if the last token's input lies in that layer's span. A prefix without extension is a sentence. In an encoder, where a token sees
+   all others, whole sentences are searched (`encoder_search`).
 
 Rank and limits come from rounding and known noise alone, of spectral norm E: singular values above E count, and a true input may
 stand off the span by E / s_r with the smallest of them (Wedin 1972). The later layer is, of those with the highest rank, the one
@@ -32,7 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork, find_shared_inputs, token_network
-from leakscope.attacks.exact.sentence_proof import proved_sentences
+from leakscope.attacks.exact.encoder_search import search_sentences
+from leakscope.attacks.exact.sentence_proof import explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
@@ -52,7 +54,7 @@ class SpanEnd(enum.Enum):
 
     SENTENCES = "sentences in the spans"
     CLOSEST = "sentences closest to a span that moved in local steps"
-    TOKENS = "tokens by position; no later layer reads tokens in order"
+    TOKENS = "tokens by position; no later layer has a span that tells sentences apart"
     NO_LAYER = "no trained dense layer reads single tokens"
     NO_UPDATE = "the first dense layers have no update"
     NO_ROOM = "the update of the first dense layers spans all their inputs"
@@ -140,17 +142,17 @@ def span_test(
     candidates = _candidates(network, span, vocabulary, length)
     if not candidates:
         return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
-    later = [_span(each, update, rounded, noise) for each in sources if each.causal and each.mixes]
+    later = [_span(each, update, rounded, noise) for each in sources if each.mixes]
     usable = [each for each in later if each.rank and each.room >= ROOM]
     if not usable:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    check = max(usable, key=lambda each: (each.rank, each.room))
-    sentences = _sentences(network, check, candidates, closest)
-    if closest is not None:
-        end = SpanEnd.CLOSEST if sentences else SpanEnd.TOKENS
-        return SpanReading(end, sentences, candidates, *sizes, check.source.layer)
-    sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences)
-    end = SpanEnd.SENTENCES if sentences else SpanEnd.TOKENS
+    check = max(usable, key=lambda each: (each.source.causal, each.rank, each.room))
+    grow = _sentences if check.source.causal else _whole_sentences
+    sentences = grow(network, check, candidates, closest)
+    proved: tuple[tuple[int, ...], ...] = ()
+    if closest is None:
+        sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences)
+    end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
 
@@ -198,3 +200,18 @@ def _sentences(
         order = off.argsort()
         prefixes = extended[order[within[order]][: closest or MOST_PREFIXES].sort().values]
     return tuple(ended + [tuple(row) for row in prefixes.tolist()])
+
+
+def _whole_sentences(
+    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sentences of an encoder in the span, or the `closest` to it."""
+
+    def distance(tokens: Tensor) -> Tensor:
+        parts = tokens.split(max(1, CHUNK // (tokens.shape[1] * check.source.width)))
+        return torch.cat([check.distance(network.read(part, [check.source.layer])[0]) for part in parts])
+
+    def explained(sentences: Sequence[tuple[int, ...]]) -> bool:
+        return closest is None and explains(network, check.source, check.rows, check.floor, sentences)
+
+    return search_sentences(distance, check.limit if closest is None else MOST_OFF, candidates, explained)[:closest]
