@@ -87,10 +87,11 @@ def token_network(module: nn.Module, weights: Tree) -> TokenNetwork:
 def find_shared_inputs(network: TokenNetwork, sent: Collection[str], vocabulary: int, length: int) -> list[SharedInput]:
     """Return what the network's dense layers read, in the order of the run; only weights that are `sent`, and used once, count.
 
-    Three sequences are run: two that differ in the first token only, and one that differs from them in the last.
+    Three sequences are run: two that differ in the first token only, and one that differs from them in the last. Their tokens are from
+    the middle of the vocabulary, since a padding token, masked by the network, is its first or last.
     """
-    tokens = (vocabulary - 1 - torch.arange(length)).remainder(vocabulary).repeat(3, 1)
-    tokens[1, 0], tokens[2, -1] = (tokens[0, 0] + 1) % vocabulary, (tokens[0, -1] + 1) % vocabulary
+    tokens = (vocabulary // 2 + torch.arange(length)).remainder(vocabulary).repeat(3, 1)
+    tokens[1, 0], tokens[2, -1] = (tokens[0, 0] - 1) % vocabulary, (tokens[0, -1] + 1) % vocabulary
     owners = Counter(id(value) for layer in network.module.modules() for value in layer.parameters(recurse=False))
     groups: dict[int, tuple[Tensor, list[str]]] = {}  # holds the tensors, so that no id is used twice
 

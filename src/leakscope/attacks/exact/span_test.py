@@ -127,6 +127,7 @@ def span_test(
     network = token_network(module, seen.before)
     try:
         sources = find_shared_inputs(network, update.keys(), vocabulary, length)
+        network.read(torch.full((1, length), vocabulary - 1), [each.layer for each in sources[:1]])
     except (IndexError, RuntimeError) as problem:
         raise InputError(f"the network cannot read {length} tokens below {vocabulary}: {first_line(problem)}") from None
     first = next((each for each in sources if each.causal and not each.mixes), None)
