@@ -274,3 +274,24 @@ def test_bad_input_is_refused_in_one_line() -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError):
         span_test(network(width=32), seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
+
+
+def test_updates_of_other_weights_are_refused_in_one_line() -> None:
+    module = adapt(network(), rank=4)
+    before = weights_of(module)
+    other = {
+        name: value for name, value in weights_of(adapt(network(), rank=5)).items() if name.endswith("inner.weight")
+    }
+    unknown = {"nothing.weight": torch.zeros(2, 2)}
+    for sent in (other, unknown, {}):
+        for shares in Shares:
+            with pytest.raises(InputError) as caught:
+                span_test(module, Round(before, {}, sent), shares, vocabulary=VOCABULARY, length=LENGTH)
+            assert "\n" not in str(caught.value)
+
+
+def test_an_update_without_dense_layers_has_no_span() -> None:
+    module, x = network(), sentences(1)
+    gradient = gradient_of(module, x)
+    seen = Round(weights_of(module), {}, {"embedding.weight": gradient["embedding.weight"]})
+    assert span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH).end is SpanEnd.NO_LAYER

@@ -14,7 +14,7 @@ from leakscope.attacks.exact.embedding_rows import bag_of_gradient
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.core.errors import InputError
 from leakscope.core.types import Round, Shares
-from leakscope.models import from_module, is_transformer, read_transformer, token_model
+from leakscope.models import encode, from_module, is_transformer, read_transformer, token_model
 
 transformers = pytest.importorskip("transformers")
 torch.set_num_threads(1)
@@ -125,6 +125,31 @@ def test_an_audit_takes_a_transformer_as_it_is() -> None:
     assert made.grade == "F"
     with pytest.raises(InputError):
         leakscope.audit(build("gpt2").float(), "cross_entropy", x.repeat(1, 2), torch.arange(8) % 2, progress=False)
+
+
+def tokeniser(words: int, padding: str = "word0") -> object:
+    tokenizers = pytest.importorskip("tokenizers")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"word{k}": k for k in range(words)}, "word1"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token=padding)
+
+
+def test_texts_become_padded_tokens() -> None:
+    tokens = encode(tokeniser(WORDS), ["word5 word6", "word7"], build("gpt2"), length=3)
+    assert tokens.tolist() == [[5, 6, 0], [7, 0, 0]]
+
+
+def test_a_tokeniser_of_another_model_and_long_texts_are_refused_in_one_line() -> None:
+    model = build("gpt2")
+    for given, text in (
+        (tokeniser(WORDS + 1), "word5"),
+        (tokeniser(WORDS, "word3"), "word5"),
+        (tokeniser(WORDS), "word5 " * 6),
+        (tokeniser(WORDS), ""),
+    ):
+        with pytest.raises(InputError) as caught:
+            encode(given, [text], model, length=LENGTH)
+        assert "\n" not in str(caught.value)
 
 
 def adapted(name: str = "gpt2", rank: int = 6) -> nn.Module:

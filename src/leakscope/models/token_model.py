@@ -7,6 +7,7 @@ from torch's global generator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -81,15 +82,47 @@ def token_model(module: nn.Module) -> nn.Module:
     if not is_transformer(module):
         return TokensFromNumbers(module)
     for layer in module.modules():
-        if hasattr(layer, "set_attn_implementation") and not hasattr(layer, "peft_config"):
+        change: object = getattr(layer, "set_attn_implementation", None)
+        if callable(change) and not hasattr(layer, "peft_config"):  # the model inside peft's wrappers
             try:
-                layer.set_attn_implementation("eager")
+                change("eager")
             except ValueError as problem:
                 raise InputError(f"{type(layer).__name__} has no plain attention: {first_line(problem)}") from None
             break
     settings = cast(_Settings, module.config).get_text_config().to_dict()
     padding = settings.get("pad_token_id")
     return TransformerLogits(module, padding if isinstance(padding, int) else None)
+
+
+class Tokeniser(Protocol):
+    """What is used of a tokeniser of `transformers`; wrap one of `tokenizers` in its `PreTrainedTokenizerFast`."""
+
+    pad_token_id: int | None
+
+    def __len__(self) -> int: ...
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        ...
+
+
+def encode(tokeniser: Tokeniser, texts: Sequence[str], module: nn.Module, *, length: int) -> Tensor:
+    """Return the tokens of texts for a model of `transformers`, N x length, filled up with its padding token."""
+    settings = cast(_Settings, module.config).get_text_config().to_dict()
+    rows, padding = settings["vocab_size"], settings.get("pad_token_id")
+    if not isinstance(rows, int) or len(tokeniser) > rows or tokeniser.pad_token_id != padding:
+        raise InputError(
+            f"the tokeniser is of another model: it has {len(tokeniser)} tokens and padding {tokeniser.pad_token_id}, "
+            f"the model {rows} and {padding}"
+        )
+    tokens = [tokeniser.encode(text) for text in texts]
+    longest = max(map(len, tokens), default=0)
+    if longest > length or not all(tokens):
+        raise InputError(f"texts must have 1 to {length} tokens, got {min(map(len, tokens), default=0)} to {longest}")
+    if not isinstance(padding, int):
+        if any(len(each) < length for each in tokens):
+            raise InputError(f"the model has no padding token, so every text must have {length} tokens")
+        padding = 0
+    return torch.tensor([each + [padding] * (length - len(each)) for each in tokens])
 
 
 def read_transformer(directory: str | Path) -> nn.Module:

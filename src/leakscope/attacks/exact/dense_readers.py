@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.tree import Tree
+from leakscope.core.types import Round
 
 SAME = 1e-9  # of a tensor's largest value: two runs that compute the same
 
@@ -82,6 +83,20 @@ def token_network(module: nn.Module, weights: Tree) -> TokenNetwork:
     except RuntimeError as problem:
         raise InputError(f"these weights are of another network: {first_line(problem)}") from None
     return TokenNetwork(network)
+
+
+def check_update(seen: Round) -> None:
+    """Raise if an update is of other weights than the client received, as that of adapters of another rank."""
+    if not seen.sent:
+        raise InputError("the update is empty: the client trains no weight")
+    for name, value in seen.sent.items():
+        if name not in seen.before:
+            raise InputError(f"the update holds {name}, which the weights before do not")
+        if value.shape != seen.before[name].shape:
+            raise InputError(
+                f"the update's {name} is {tuple(value.shape)}, the weight before {tuple(seen.before[name].shape)}: it is of "
+                "another network, or of adapters of another rank"
+            )
 
 
 def find_shared_inputs(network: TokenNetwork, sent: Collection[str], vocabulary: int, length: int) -> list[SharedInput]:

@@ -32,7 +32,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork, find_shared_inputs, token_network
+from leakscope.attacks.exact.dense_readers import (
+    SharedInput,
+    TokenNetwork,
+    check_update,
+    find_shared_inputs,
+    token_network,
+)
 from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.sentence_proof import explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
@@ -123,6 +129,7 @@ def span_test(
     `noise` is the deviation of noise that was added to every number, if known. `closest` is the number of sentences to look for after
     several local steps.
     """
+    check_update(seen)
     update = direction(seen, shares)
     network = token_network(module, seen.before)
     try:
