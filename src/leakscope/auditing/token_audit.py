@@ -26,25 +26,12 @@ from leakscope.core.progress import Reporter
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, Observation, Round, Shares
-from leakscope.models import from_module
+from leakscope.models import from_module, token_model
 from leakscope.play.exposure import shared_weights
 from leakscope.play.text_leak import TextLeak, score_readings
 
 SEARCH = "attacks that search over tokens (TAG, LAMP)"
 KINDS = (torch.int64, torch.int32, torch.int16)
-
-
-class TokensFromNumbers(nn.Module):
-    """A token network behind inputs in floating numbers, the form in which clients hold their data."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the network's output."""
-        output: Tensor = self.network(x.long())
-        return output
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +57,7 @@ def audit_tokens(
     if target.inputs is None or target.labels is None:
         raise InputError("audit needs inputs and labels: a sample of your own data")
     name, notes = type(target.model).__name__, list[str]()
-    module = TokensFromNumbers(plain_module(target.model, notes))
+    module = token_model(plain_module(target.model, notes))
     inputs = target.inputs.detach().cpu().long()
     table = _find_table(module, inputs)
     numbers = inputs.float()
