@@ -30,6 +30,10 @@ from leakscope.attacks.dlfa import (
     CopiesStart as CopiesStart, EpochCopies as EpochCopies, EveryCopy as EveryCopy, LayerMatch as LayerMatch,
     OrderInvariant as OrderInvariant, OutOfRange as OutOfRange, dlfa as dlfa,
 )  # fmt: skip
+from leakscope.attacks.feature_inversion import (
+    FeatureInversion as FeatureInversion, FeatureMatch as FeatureMatch, LayerInput as LayerInput,
+    feature_inversion as feature_inversion,
+)  # fmt: skip
 from leakscope.attacks.known_policy import (
     KnownPolicy as KnownPolicy, ThroughPolicy as ThroughPolicy, ig_policy as ig_policy, learn_policy as learn_policy,
 )  # fmt: skip
