@@ -9,6 +9,7 @@ from leakscope.attacks.exact.peel_attack import Peeling as Peeling
 from leakscope.attacks.attack import (
     SEEN as SEEN, Attack as Attack, Extra as Extra, Fitted as Fitted, Matching as Matching,
 )  # fmt: skip
+from leakscope.attacks.cpa import Cocktail as Cocktail, cpa as cpa
 from leakscope.attacks.engine.plan import Execution as Execution
 from leakscope.attacks.engine.state import Recorder as Recorder, Stop as Stop
 from leakscope.attacks.aware import (

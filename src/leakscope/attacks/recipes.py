@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.cpa import cpa
 from leakscope.attacks.deep_prior import deep_prior
 from leakscope.attacks.dlfa import dlfa
 from leakscope.attacks.exact.analytic import Analytic
@@ -194,6 +195,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "analytic": analytic,
     "peeling": peeling,
     "spear": spear,
+    "cpa": cpa,
     "feature_inversion": feature_inversion,
     "linear_system": linear_system,
     "prior_only": prior_only,

@@ -122,7 +122,7 @@ class Peeling:
         unit = unit_of(direction(seen, shares), entry) if is_behind(model, entry) else 1.0
         update, probe = read_layer(seen, shares, model, entry, knowledge, unit)
         limit = max(1, WORK // (knowledge.classes * len(update.bias)))
-        stop, known = execution.out_of_time, _factor(shares, knowledge)
+        stop, known = execution.out_of_time, sample_weight(shares, knowledge)
         peeled = Peeled.none(update)
         for factor in dict.fromkeys((known, None)) if self.divide else ():
             peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, out_of_time=stop)
@@ -135,7 +135,7 @@ class Peeling:
         return replace(peeled, inputs=peeled.inputs * unit, rest=rest)
 
 
-def _factor(shares: Shares, knowledge: Knowledge) -> float | None:
+def sample_weight(shares: Shares, knowledge: Knowledge) -> float | None:
     """Return the weight of one sample in the update if the threat model says it: 1 / N of a mean, times the rate of one step."""
     if knowledge.bound is not None or knowledge.present is not None:
         return None
