@@ -43,12 +43,12 @@ def test_sources_of_a_mixture_come_back_with_sign_and_scale() -> None:
     sources = torch.rand(3, 2000, generator=generator, dtype=torch.float64) ** 8
     mixing = torch.randn(30, 3, generator=generator, dtype=torch.float64)
     knowledge = Knowledge((2000,), 10, 3)
-    found = Cocktail(decorrelation=0.02, iterations=300).unmix(mixing @ sources, mixing.sum(1), knowledge)
+    found = Cocktail(iterations=400).unmix(mixing @ sources, mixing.sum(1), knowledge)
     alike = torch.corrcoef(torch.cat([sources, found.inputs]))[:3, 3:]
-    assert float(alike.amax(1).min()) > 0.95
+    assert float(alike.amax(1).min()) > 0.99
     assert sorted(alike.argmax(1).tolist()) == [0, 1, 2]
     nearest = found.inputs[alike.argmax(1)]
-    assert float(((nearest - sources).norm(dim=1) / sources.norm(dim=1)).max()) < 0.5
+    assert float(((nearest - sources).norm(dim=1) / sources.norm(dim=1)).max()) < 0.1
 
 
 def test_a_batch_of_tanh_units_is_proved_from_the_sources() -> None:

@@ -47,6 +47,7 @@ from leakscope.learning.losses import LOSSES
 NORMAL = 0.37457  # mean of log cosh of a standard normal number
 RANK = 1e-6  # singular values below this share of the largest are rounding of float32
 RATE, SHARPNESS = 2e-2, 10.0  # of Adam, and T of the decorrelation
+ALONE = 1e-3  # decorrelation beside negentropy alone, which is small, in units of that beside total variation
 GAIN, PATIENCE = 3e-4, 100  # the search ends when so many steps lowered the loss by less than this
 
 
@@ -165,8 +166,10 @@ class Cocktail:
         log_cosh = strength + torch.log1p(torch.exp(-2 * strength)) - torch.log(S.new_tensor(2.0))
         loss = -(log_cosh.mean(1) - NORMAL).square().mean()
         alike = (rows @ rows.mT).abs() - torch.eye(len(U), dtype=U.dtype, device=U.device)
-        loss = loss + self.decorrelation * (torch.exp(SHARPNESS * alike) - 1).triu(1).mean()
-        if self.tv and len(knowledge.input_shape) >= IMAGE_RANK:
+        smooth = self.tv > 0 and len(knowledge.input_shape) >= IMAGE_RANK
+        weight = self.decorrelation * (1 if smooth else ALONE)
+        loss = loss + weight * (torch.exp(SHARPNESS * alike) - 1).triu(1).mean()
+        if smooth:
             images = S.unflatten(1, tuple(knowledge.input_shape))
             loss = loss + self.tv * (images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean())
         return loss
