@@ -75,15 +75,25 @@ def test_features_of_every_sample_are_proved_with_their_labels(local: LocalTrain
     assert torch.equal(case.batch.labels[0], found.labels[0][distances.argmin(1)])
 
 
-def test_one_sample_is_read_from_a_head_that_alone_is_trained() -> None:
+@pytest.mark.parametrize("samples", [1, 3])
+def test_samples_of_distinct_labels_are_read_from_a_head_that_alone_is_trained(samples: int) -> None:
     module = convolutional()
     for layer in list(module)[:-1]:
         layer.requires_grad_(False)
-    case = played(module, 1)
+    case = played(module, samples)
+    assert len(set(case.batch.labels[0].tolist())) == samples
     found, features = read(case)
     assert bool(found.proved.all())
-    assert float((found.inputs[0] - features).norm() / features.norm()) < 1e-5
-    assert torch.equal(found.labels, case.batch.labels)
+    distances = torch.cdist(features.double(), found.inputs[0].double())
+    assert float((distances.amin(1) / features.norm(dim=1)).max()) < 1e-4
+    assert torch.equal(case.batch.labels[0], found.labels[0][distances.argmin(1)])
+
+
+def test_more_samples_than_half_the_classes_are_not_proved_from_a_head() -> None:
+    module = convolutional()
+    for layer in list(module)[:-1]:
+        layer.requires_grad_(False)
+    assert not bool(read(played(module, 6))[0].proved.any())
 
 
 def test_noise_proves_no_features() -> None:

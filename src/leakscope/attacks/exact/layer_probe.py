@@ -49,6 +49,19 @@ def separates(model: Model, layer: Dense) -> bool:
     return torch.allclose(outputs[0], outputs[1], rtol=1e-9, atol=0.0)
 
 
+def makes_zeros(model: Model, layer: Dense) -> bool:
+    """Return whether some units of a layer are silent for a random input, as behind ReLU: without such, no sample is ever alone."""
+    exact = to(model, dtype=torch.float64)
+    weight = exact.parameters[layer.weight]
+    x = random.uniform(random.key(0), (2, *model.input_shape), torch.float64).to(weight.device)
+
+    def total(value: Tensor) -> Tensor:
+        values = exact.parameters | {layer.weight: value}
+        return exact.apply(values, exact.buffers, x, random.key(0, x.device))[0].square().sum()
+
+    return bool((torch.func.grad(total)(weight) == 0).all(1).any())
+
+
 def unit_of(sent: Tree, layer: Dense) -> float:
     """Return a unit in which the features of a layer have about the length `LENGTH`, by its update; infinite features have none."""
     size = sent[layer.weight].double().norm() / sent[str(layer.bias)].double().norm().clamp_min(TINY**10)

@@ -13,7 +13,8 @@ from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
 from leakscope.attacks.exact.layer_probe import is_behind, read_layer, unit_of
-from leakscope.attacks.exact.peeling import WORK, Peeled, peel
+from leakscope.attacks.exact.newton import solve_batch
+from leakscope.attacks.exact.peeling import WORK, Peeled, Probe, Update, peel
 from leakscope.attacks.exact.spear import unmix
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, HasNorms, Model
@@ -128,7 +129,9 @@ class Peeling:
             peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, out_of_time=stop)
             if len(peeled.inputs):
                 break
-        if self.draws and len(peeled.inputs) < knowledge.samples:
+        if model.head is not None and entry.weight == model.head.weight and known is not None:
+            peeled = _unmixed_head(update, peeled, probe, known, knowledge)
+        elif self.draws and len(peeled.inputs) < knowledge.samples:
             given = {"samples": knowledge.samples, "draws": self.draws, "seed": seed}
             peeled = unmix(update, peeled, probe, factor=known, out_of_time=stop, **given)
         rest = replace(peeled.rest, weight=peeled.rest.weight * unit)
@@ -143,6 +146,19 @@ def sample_weight(shares: Shares, knowledge: Knowledge) -> float | None:
         return 1 / knowledge.samples
     local = knowledge.local
     return None if local is None else float(local.length([knowledge.samples])[0]) / knowledge.samples
+
+
+def _unmixed_head(update: Update, peeled: Peeled, probe: Probe, factor: float, knowledge: Knowledge) -> Peeled:
+    """Return the batch that explains a last layer, from the quotients of the classes with the least bias gradients; else `peeled`.
+
+    With one sample a class the quotient is nearly its features: the others pull little at its row. No unit of a last layer is silent.
+    """
+    if len(peeled.inputs) >= knowledge.samples or knowledge.samples > len(update.bias):
+        return peeled
+    classes = update.bias.argsort()[: knowledge.samples]
+    pulls = update.bias[classes, None]
+    start = update.weight[classes] / torch.where(pulls.abs() < TINY**10, 1.0, pulls)
+    return solve_batch(update, start, factor, probe, knowledge.classes) or peeled
 
 
 def _feature_range(best: Peeled, layer: Dense, knowledge: Knowledge) -> Knowledge:
