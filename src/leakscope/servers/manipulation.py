@@ -14,7 +14,8 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Attack
 from leakscope.attacks.engine.plan import DEFAULT, Execution
-from leakscope.attacks.exact.peel_attack import Peeling, layer_behind
+from leakscope.attacks.exact.layer_probe import layer_behind
+from leakscope.attacks.exact.peel_attack import Peeling
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
