@@ -17,6 +17,7 @@ from leakscope.auditing.adapters import adapters_line
 from leakscope.auditing.dense_lines import division_line, units_line
 from leakscope.auditing.limits import whole_number
 from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
+from leakscope.auditing.tokens.lines import tokens_line
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
@@ -128,6 +129,7 @@ def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
         division_line(facts),
         units_line(facts),
         static_lines.embeddings_line(facts),
+        tokens_line(facts),
         adapters_line(facts),
         static_lines.buffers_line(facts),
         static_lines.labels_line(facts),

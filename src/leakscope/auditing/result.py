@@ -68,6 +68,8 @@ class Audit:
     @property
     def recovered(self) -> int:
         """Return how many examples the worst attack recovered that no null baseline recovered as closely."""
+        if self.text is not None:
+            return round(self.text.sentences.value * self.text.sentences.n)
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
 
     @property
@@ -90,6 +92,7 @@ class Audit:
 
     def __repr__(self) -> str:
         attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
+        attacks = attacks if self.text is None else f"span test {_percent(self.text.sentences.value)}"
         return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     @property
@@ -117,6 +120,8 @@ def audit_text(audit: Audit) -> str:
             f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
+    if audit.text is not None:
+        lines += [f"  {line}" for line in (*audit.text.lines, *audit.text.shown_lines)]
     if audit.proved:
         lines.append(
             f"  {audit.proved} examples are proved: each explains its part of the update to rounding, with its label"
