@@ -70,6 +70,7 @@ def test_grades_have_the_meaning_of_all_audits() -> None:
     assert grade_text(nothing, labels, unfinished=["lamp"]) == "inconclusive"
     assert grade_text(leak(truth, [[]] * 30, Bag(torch.tensor([7, 8]), exact=True)), labels) == "C"
     assert grade_text(leak(truth, [[(7, 8, 9)] * 2] * 30)) == "C"  # closer than every baseline
+    assert grade_text(leak(truth[:1, :1], [[(7, 8, 9)]]), unfinished=["lamp"]) == "C"  # one client has no interval
 
 
 @pytest.mark.parametrize(("share", "grade"), [(0.5, "F"), (0.05, "D"), (0.02, "C")])

@@ -37,7 +37,7 @@ from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.target_readings import TargetError, read_targets
 from leakscope.auditing.tokens.audit import audit_tokens
-from leakscope.auditing.tokens.network import holds_tokens
+from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
@@ -136,9 +136,7 @@ def _audit_within(
     try:
         if holds_tokens(target):
             if attacks is not None:
-                raise InputError(
-                    "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
-                )
+                raise InputError(NO_CHOICE)
             return audit_tokens(target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies)
         subject = make_subject(target)
         exposure, gradient = affordable_clients(subject, clients, seed, budget)

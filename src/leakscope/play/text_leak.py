@@ -17,6 +17,7 @@ from leakscope.metrics.text import Sentence, TextScores, bag_recall, score_text
 from leakscope.play.text_baselines import most_frequent, null_guesses
 
 SHOWN_LINES = 3
+Reading = tuple[SpanReading, Bag | None]  # of one client's update; None: the embedding is not sent
 SCORES = ("rouge1", "rouge2", "rouge_l")
 
 
@@ -111,7 +112,7 @@ class TextLeak:
 
 def score_readings(
     truth: Tensor,
-    readings: Sequence[tuple[SpanReading, Bag | None]],
+    readings: Sequence[Reading],
     sample: Tensor,
     public: Tensor,
     *,

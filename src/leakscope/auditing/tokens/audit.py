@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import Bag
-from leakscope.attacks.exact.span_test import SpanReading
 from leakscope.auditing.attack_runs import LabelReading, read_labels
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
-from leakscope.auditing.tokens.network import TokensFromNumbers, TokenTable, find_table, read_update
+from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
 from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
 from leakscope.auditing.verdict import Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.model import Model
 from leakscope.core.progress import Reporter
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take
@@ -27,7 +27,7 @@ from leakscope.core.types import Batch
 from leakscope.models import from_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
-from leakscope.play.text_leak import score_readings
+from leakscope.play.text_leak import Reading, score_readings
 
 NO_REMEDIES = Untested("remedies", "none is tried on token networks; docs/explanation/text.md has what stops what")
 NO_PUBLIC = Untested(
@@ -42,7 +42,8 @@ def audit_tokens(
     notes: list[str] = []
     module, table, inputs = token_module(target, notes)
     exposure, public = _expose(target, module, inputs, clients, seed, notes)
-    audit = audit_exposure(target, exposure, module, table, public, budget, report)
+    readings = read_clients(exposure, module, table, budget, report)
+    audit = score_clients(target, exposure, readings, public, budget)
     untested = (*audit.untested, *([NO_REMEDIES] if remedies else []))
     return replace(audit, minutes=minutes, seed=seed, untested=untested, notes=(*audit.notes, *notes))
 
@@ -51,9 +52,17 @@ def token_module(target: Target, notes: list[str]) -> tuple[nn.Module, TokenTabl
     """Return the network behind floating numbers, the embedding that reads its tokens, and the sample."""
     if target.inputs is None:
         raise InputError("audit of a token network needs inputs: a sample of sentences")
-    module = TokensFromNumbers(plain_module(target.model, notes))
+    module = from_numbers(plain_module(target.model, notes))
     inputs = target.inputs.detach().cpu().long()
     return module, find_table(module, inputs, target.words), inputs
+
+
+def token_model(module: nn.Module, inputs: Tensor) -> Model:
+    """Return the network as a pure function of tokens in floating numbers."""
+    try:
+        return from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2].float(), any_output=True)
+    except InputError as error:
+        raise UntestedError(str(error)) from None
 
 
 def _expose(
@@ -62,11 +71,7 @@ def _expose(
     """Return the simulated clients and the sentences that none of them holds."""
     if target.labels is None:
         raise InputError("audit needs inputs and labels: a sample of your own data")
-    numbers = inputs.float()
-    try:
-        model = from_module(module, input_shape=tuple(inputs.shape[1:]), example=numbers[:2], any_output=True)
-    except InputError as error:
-        raise UntestedError(str(error)) from None
+    numbers, model = inputs.float(), token_model(module, inputs)
     examples = whole_number(target.examples, "examples", 1, len(inputs))
     compared = compare(target.loss, target.labels, model, numbers, notes, padded=False)
     client = make_client(target, Scaling(), compared.loss)
@@ -82,17 +87,10 @@ def _expose(
     return expose(model, client, shared_weights(model, trials), batch, seeds), inputs[order[trials * behind :]]
 
 
-def audit_exposure(
-    target: Target,
-    exposure: Exposure,
-    module: nn.Module,
-    table: TokenTable,
-    public: Tensor,
-    budget: Budget,
-    report: Reporter,
+def score_clients(
+    target: Target, exposure: Exposure, readings: Sequence[Reading], public: Tensor, budget: Budget
 ) -> Audit:
     """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
-    readings = read_clients(exposure, module, table, budget, report)
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
     leak = score_readings(truth[: len(readings)], readings, sample, public, words=target.words, seed=exposure.seeds[0])
@@ -122,12 +120,12 @@ def audit_exposure(
 
 def read_clients(
     exposure: Exposure, module: nn.Module, table: TokenTable, budget: Budget, report: Reporter
-) -> list[tuple[SpanReading, Bag | None]]:
+) -> list[Reading]:
     """Return what was read off each client's update, of as many as the time allows; the attacker knows the defences."""
     samples, local = exposure.batch.samples, exposure.client.local
     several = local is not None and local.steps(samples // exposure.client.aggregate) > 1
     known = exposure.known(informed=True)
-    readings: list[tuple[SpanReading, Bag | None]] = []
+    readings: list[Reading] = []
     while len(readings) < exposure.trials and (not readings or budget.left > 0):
         client = len(readings)
         report("tokens", f"span test and bag of words, client {client + 1} of {exposure.trials}")

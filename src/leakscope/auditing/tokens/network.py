@@ -8,27 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import Bag, bag_of_gradient, bag_of_weights
-from leakscope.attacks.exact.span_test import SpanReading, span_test
+from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
+from leakscope.attacks.exact.span_test import span_test
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.types import Knowledge, Observation, Round, Shares
+from leakscope.play.text_leak import Reading
 
+NO_CHOICE = "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
 KINDS = (torch.int64, torch.int32, torch.int16)
-INNER = "network."  # before every name of a weight
 
 
-class TokensFromNumbers(nn.Module):
-    """A token network behind inputs in floating numbers, the form in which clients hold their data."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the network's output."""
-        output: Tensor = self.network(x.long())
-        return output
+def from_numbers(module: nn.Module) -> nn.Module:
+    """Return the network, changed in place, so that it takes tokens in floating numbers, the form in which clients hold their data."""
+    module.register_forward_pre_hook(lambda _, args: (args[0].long(), *args[1:]))
+    return module
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +73,7 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
 
 def read_update(
     module: nn.Module, table: TokenTable, seen: Observation, known: Knowledge, length: int, closest: int | None
-) -> tuple[SpanReading, Bag | None]:
+) -> Reading:
     """Return what both attacks read off the first round of one client; `known` may hold the size of its noise."""
     first: Round = seen.rounds[0]
     noise = _noise(known)

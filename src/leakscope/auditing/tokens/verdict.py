@@ -1,8 +1,9 @@
 """The grade of a token network, with the meaning of `leakscope.auditing.verdict.RULES`.
 
 A sentence counts as recovered if all its tokens came back in order, up to a last one that a causal language model gives no gradient, and
-no null baseline guessed it. If none came back, sentences closer than every null baseline are grade C, and so is a bag of words that
-holds more of the client's tokens than as many frequent ones.
+no null baseline guessed it. If none came back, sentences closer than every null baseline are grade C (the interval of ROUGE-1 lies
+above, or its mean by `CLOSER`: few clients have no interval), and so is a bag of words that holds more of the client's tokens than as
+many frequent ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from leakscope.auditing.suite import Untested
 from leakscope.auditing.verdict import HALF, TWENTIETH, Grade
 from leakscope.play.text_leak import TextLeak
 
+CLOSER = 0.2  # ROUGE-1
 SEARCH = "attacks that search over tokens (TAG, LAMP)"
 NOT_BUILT = Untested(SEARCH, "not built yet")
 
@@ -23,8 +25,8 @@ def grade_text(leak: TextLeak, labels: LabelReading | None = None, *, unfinished
     share = leak.sentences.value
     if share >= TWENTIETH:
         return Grade.F if share >= HALF else Grade.D
-    more = leak.rouge1.low > leak.null_rouge1 or (leak.bag is not None and leak.bag.value > leak.null_bag)
-    if share > 0 or more:
+    closer = leak.rouge1.low > leak.null_rouge1 or leak.rouge1.value >= leak.null_rouge1 + CLOSER
+    if share > 0 or closer or (leak.bag is not None and leak.bag.value > leak.null_bag):
         return Grade.C
     if unfinished:
         return Grade.INCONCLUSIVE
