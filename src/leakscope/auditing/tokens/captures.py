@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanReading
-from leakscope.auditing.capture_reader import ask_truth, choose, list_one, local_training, observe_captures
+from leakscope.auditing.capture_reader import BEST_ROUND, ask_truth, choose, list_one, local_training, observe_captures
 from leakscope.auditing.criterion import captured_loss
 from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget
@@ -31,6 +31,7 @@ from leakscope.play import Exposure, is_defended
 from leakscope.play.text_leak import Reading
 from leakscope.store.captures import list_captures
 
+POOLED = "several rounds of one client are read as one: the sentences that most of them gave, and every token of a proved bag"
 SHOWN = 8  # sentences of a client without the truth
 
 
@@ -84,9 +85,10 @@ def _gather(
     loss = captured_loss(target.loss, model, notes)
     client = make_client(target, Scaling(), loss)
     listed = [list_one(path, model, configured=client.local is not None) for path in list_captures(directory)]
-    notes.append(f"{len(listed)} captures in {directory}")
     target = replace(target, loss=str(loss), truth=_as_numbers(target.truth))
-    chosen = choose(listed, model, target, clients, notes, untested)
+    said = [f"{len(listed)} captures in {directory}"]
+    chosen = choose(listed, model, target, clients, said, untested)
+    notes += [POOLED if BEST_ROUND in note else note for note in said]
     truth = ask_truth(chosen.captures, target, model, chosen.samples, notes)
     client = replace(client, local=client.local or local_training(chosen, model, target, notes))
     observation = observe_captures(chosen.captures, model, chosen.samples, Shares(chosen.captures[0].shares))
