@@ -13,8 +13,12 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.attacks.exact.span_test import SpanEnd
 from leakscope.auditing.audit_record import audit_record
+from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit, headline, labels_words
 from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.target import Target
+from leakscope.auditing.tokens.network import TokenTable
+from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence, GaussianNoise
@@ -52,6 +56,7 @@ def audited(
     examples: int = 2,
     words: Sequence[str] | None = None,
     defences: Sequence[Defence] = (),
+    remedies: bool = False,
 ) -> Audit:
     x = sample() if inputs is None else inputs
     return leakscope.audit(
@@ -64,6 +69,7 @@ def audited(
         client=client,
         words=words,
         defences=defences,
+        remedies=remedies,
         progress=False,
     )
 
@@ -150,8 +156,44 @@ def test_a_language_model_is_audited_under_its_own_loss() -> None:
         return nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
     x = sample()
-    made = leakscope.audit(network(classes=None), loss, x, x, examples=2, clients=3, progress=False)
+    made = leakscope.audit(network(classes=None), loss, x, x, examples=2, clients=3, remedies=False, progress=False)
     assert made.grade == "F"
+
+
+@pytest.mark.slow
+def test_remedies_are_met_by_the_attacker_who_knows_them() -> None:
+    made = audited(network(), examples=1, remedies=True)
+    found = {remedy.name: remedy.leak for remedy in made.text_remedies}
+    frozen, rows = found["freeze the embedding"], found["drop half of the embedding's rows"]
+    both, pruned = found["freeze the embedding, dropout of 0.1"], found["prune 99 % of the update"]
+    assert frozen is not None
+    assert rows is not None
+    assert both is not None
+    assert pruned is not None
+    assert made.text is not None
+    assert frozen.bag is None
+    assert (
+        frozen.sentences.value == rows.sentences.value == made.text.sentences.value == 1
+    )  # the span test is not hindered
+    assert rows.bag is not None
+    assert 0.2 < rows.bag.value < 0.8
+    assert both.sentences.value == 0
+    assert both.bag is None
+    assert pruned.sentences.value == 0
+    assert [remedy.record()["name"] for remedy in made.text_remedies] == [*found]
+    shares = [leak.sentences.value for leak in found.values() if leak is not None]
+    assert shares == sorted(shares)
+    assert len(shares) == len(found)
+    assert len(audit_record(made)["text_remedies"]) == len(found)  # type: ignore[arg-type]
+
+
+def test_a_remedy_without_time_is_not_shown_as_tried() -> None:
+    target = Target(model=network(), inputs=sample(), labels=torch.arange(24) % 2)
+    exposure = audited(network()).exposure
+    assert exposure is not None
+    table = TokenTable("embedding.weight", WORDS, tied=False)
+    (first, *_) = try_remedies(target, table, exposure, Budget(0.0, 0.0), lambda _: pytest.fail("was played"))
+    assert (first.leak, first.grade) == (None, None)
 
 
 def test_named_attacks_are_refused_and_not_ignored() -> None:

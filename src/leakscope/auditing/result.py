@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.target_readings import TargetError
+    from leakscope.auditing.tokens.remedies import TextRemedy
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
+TEXT_REMEDIES = "under a remedy that the attacker knows, those that leave least first; what they cost was not measured"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
@@ -59,6 +61,7 @@ class Audit:
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
     static: Inspection | None = None  # what the model showed before any attack
     text: TextLeak | None = None  # what came back of sentences of a token model
+    text_remedies: tuple[TextRemedy, ...] = ()
 
     @property
     def worst(self) -> AttackResult | None:
@@ -136,6 +139,8 @@ def audit_text(audit: Audit) -> str:
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
     lines += _advice(audit)
+    if audit.text_remedies:
+        lines += [f"  {TEXT_REMEDIES}:", *(f"    {remedy.words}" for remedy in audit.text_remedies)]
     if audit.short:
         lines.append(f"  not tested long enough ({MEANING}):")
         lines += [f"    {cut.name}: {cut.words}" for cut in audit.short]

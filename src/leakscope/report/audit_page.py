@@ -11,6 +11,7 @@ from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    TEXT_REMEDIES,
     audit_client,
     audit_known,
     doubt_lines,
@@ -138,6 +139,8 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
         findings.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
     if audit.text is not None:
         findings.append(Finding(title="What the update says of the text", words="", lines=audit.text.lines))
+    if remedies := tuple(remedy.words for remedy in audit.text_remedies):
+        findings.append(Finding(title="What would help", words=_sentence(TEXT_REMEDIES), lines=remedies))
     if (advice := audit.advice) is not None:
         helping = helping_lines(advice)
         words = f"Ranked {advice.ranking}." if helping else f"No remedy was shown to help ({advice.ranking})."

@@ -15,8 +15,9 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
+from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
-from leakscope.auditing.verdict import Measures
+from leakscope.auditing.verdict import LEAKING, Grade, Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -27,9 +28,8 @@ from leakscope.core.types import Batch
 from leakscope.models import from_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
-from leakscope.play.text_leak import Reading, score_readings
+from leakscope.play.text_leak import Reading, TextLeak, score_readings
 
-NO_REMEDIES = Untested("remedies", "none is tried on token networks; docs/explanation/text.md has what stops what")
 NO_PUBLIC = Untested(
     "null baselines of public sentences", f"the sample has fewer than {LEAST_PUBLIC} that no client holds"
 )
@@ -39,13 +39,26 @@ def audit_tokens(
     target: Target, budget: Budget, report: Reporter, *, minutes: float, clients: int, seed: int, remedies: bool
 ) -> Audit:
     """Return the audit of a token network on its sample of sentences, on the CPU."""
-    notes: list[str] = []
-    module, table, inputs = token_module(target, notes)
-    exposure, public = _expose(target, module, inputs, clients, seed, notes)
-    readings = read_clients(exposure, module, table, budget, report)
-    audit = score_clients(target, exposure, readings, public, budget)
-    untested = (*audit.untested, *([NO_REMEDIES] if remedies else []))
-    return replace(audit, minutes=minutes, seed=seed, untested=untested, notes=(*audit.notes, *notes))
+
+    def played(target: Target) -> tuple[Audit, TokenTable]:
+        notes: list[str] = []
+        module, table, inputs = token_module(target, notes)
+        exposure, public = _expose(target, module, inputs, clients, seed, notes)
+        readings = read_clients(exposure, module, table, budget, report)
+        audit = score_clients(target, exposure, readings, public, budget)
+        return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes)), table
+
+    def read(changed: Target) -> tuple[TextLeak, Grade]:
+        audit, _ = played(changed)
+        if audit.text is None:
+            raise TypeError("an audit of sentences has no scores of them")
+        return audit.text, audit.grade
+
+    audit, table = played(target)
+    if not remedies or audit.grade not in LEAKING or audit.exposure is None:
+        return audit
+    tried = try_remedies(target, table, audit.exposure, budget, read)
+    return replace(audit, text_remedies=tried, seconds=budget.used)
 
 
 def token_module(target: Target, notes: list[str]) -> tuple[nn.Module, TokenTable, Tensor]:
