@@ -17,6 +17,7 @@ from leakscope.auditing.adapters import adapters_line
 from leakscope.auditing.dense_lines import dense_lines
 from leakscope.auditing.limits import whole_number
 from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
+from leakscope.auditing.tokens.lines import tokens_line
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
@@ -127,6 +128,7 @@ def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
         static_lines.sent_line(facts),
         *dense_lines(facts),
         static_lines.embeddings_line(facts),
+        tokens_line(facts),
         adapters_line(facts),
         static_lines.buffers_line(facts),
         static_lines.labels_line(facts),

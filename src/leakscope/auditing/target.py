@@ -44,7 +44,8 @@ class Target:
     true number; 1 is the worst case. `aggregate` is the number of clients whose mean update is all that the server sees; each
     holds `examples`; an `Aggregation` also says how many drop out and how unequal they are. `mean` and `std` are the normalisation of
     images in [0, 1]; without them the range of `inputs` is the box of valid values. For captures, `truth` may return the data of a
-    partition, and `input_shape` may replace `inputs`. Clients and attacks run on `device`, or where the model's weights are.
+    partition, and `input_shape` may replace `inputs`. `words` spell the tokens of a token network, one for each row of its embedding.
+    Clients and attacks run on `device`, or where the model's weights are.
     """
 
     model: nn.Module
@@ -60,6 +61,7 @@ class Target:
     input_shape: tuple[int, ...] | None = None
     truth: Truth | None = None
     device: str | torch.device | None = None
+    words: Sequence[str] | None = None
 
     __repr__ = short_repr
 

@@ -88,7 +88,9 @@ def moved(sentences: int, length: int, drawn: list[float]) -> list[int]:
     >>> moved(1, 4, [0.0, 0.0, 0.0, 0.99, 0.0])  # exchange the first and the last token
     [3, 1, 2, 0]
     """
-    kind, n, i, j, k = (int(u * size) for u, size in zip(drawn, (KINDS, sentences, length, length, sentences), strict=True))
+    kind, n, i, j, k = (
+        int(u * size) for u, size in zip(drawn, (KINDS, sentences, length, length, sentences), strict=True)
+    )
     order = list(range(sentences * length))
     sentence = order[n * length : (n + 1) * length]
     if kind == 4:  # exchange with another sentence
