@@ -1,0 +1,77 @@
+"""Tests of the rows of dense layers: equal ones with different biases (imprint) and mirrored ones (trap weights).
+
+Imprint: all rows are one functional of the input and the biases are its quantiles, so that differences of neighbouring units hold one
+example. Fowl et al. 2022, arXiv:2110.13057. Trap weights: each row has as many positive as negative weights, the positive ones
+`s` times the negative ones in another order, so that few examples activate the unit. Boenisch et al. 2023, arXiv:2112.02918.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.scanning.findings import Reading
+
+FEATURES = 8  # with fewer inputs rows are alike by chance
+UNITS = 4
+PARALLEL = 0.999
+MIRRORED = 1e-3  # of the positive weights, left over by the best multiple of the negative ones
+MOST_ROWS = 2048  # compared with each other
+
+
+def dense_layers(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+    """Yield name, weight (outputs x inputs) and bias of every dense layer with enough rows; `transformers` stores some as columns."""
+    for name, layer in module.named_modules():
+        weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+        if isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            rows = weight.detach().float()
+            rows = rows.mT if type(layer).__name__ == "Conv1D" else rows
+            if len(rows) >= UNITS and rows.shape[1] >= FEATURES:
+                yield name, rows, bias.detach().float() if isinstance(bias, Tensor) else None
+
+
+def largest(readings: Iterator[Reading]) -> Reading:
+    """Return the reading with the largest value; one without a value if there is none."""
+    values = [reading for reading in readings if reading.value is not None]
+    return max(values, key=lambda reading: reading.value or 0.0, default=Reading(None))
+
+
+def equal_rows(module: nn.Module) -> Reading:
+    """Return the largest share of a layer's rows that are parallel and have different biases."""
+    layers = ((name, rows, bias) for name, rows, bias in dense_layers(module) if bias is not None)
+    return largest(Reading(_parallel_share(rows, bias), name) for name, rows, bias in layers)
+
+
+def _parallel_share(rows: Tensor, bias: Tensor) -> float:
+    """Return the number of different biases in the largest group of parallel rows, over all rows that are not 0."""
+    sizes = rows.norm(dim=1)
+    live = (sizes > 0) & sizes.isfinite()
+    rows, thresholds = rows[live] / sizes[live, None], (bias[live] / sizes[live])
+    if len(rows) < 2:
+        return 0.0
+    rows, thresholds = rows[:MOST_ROWS], thresholds[:MOST_ROWS]
+    near = (rows @ rows.mT).abs() > PARALLEL
+    group = near[near.sum(1).argmax()]
+    number = len(torch.unique(thresholds[group]))
+    return number / len(rows) if number > 1 else 0.0
+
+
+def mirrored_rows(module: nn.Module) -> Reading:
+    """Return the largest share of a layer's rows whose sorted positive weights are a multiple of the sorted negative ones."""
+    return largest(Reading(_mirrored_share(rows), name) for name, rows, _ in dense_layers(module))
+
+
+def _mirrored_share(rows: Tensor) -> float:
+    """Return the share of rows with as many positive as negative weights, half of FEATURES or more, where `p = s n` once sorted."""
+    positive, negative = (rows > 0).sum(1), (rows < 0).sum(1)
+    even = (positive == negative) & (positive >= FEATURES // 2)
+    if not bool(even.any()):
+        return 0.0
+    up = rows[even].clamp_min(0).sort(1, descending=True).values
+    down = (-rows[even]).clamp_min(0).sort(1, descending=True).values
+    multiple = (up * down).sum(1, keepdim=True) / down.square().sum(1, keepdim=True)
+    apart = (up - multiple * down).norm(dim=1) / up.norm(dim=1)
+    varied = down.amax(1) > 1.1 * down.where(down > 0, torch.inf).amin(1)  # signs alone are mirrored by chance
+    return int(((apart < MIRRORED) & varied).sum()) / len(rows)
