@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -46,6 +45,15 @@ class Honest(NamedTuple):
     inputs: Tensor
     labels: Tensor
     previous: Mapping[str, Tensor] | None = None
+
+
+class Row(NamedTuple):
+    """The values of one honest model, by their key in the reference."""
+
+    network: str
+    kind: str
+    seed: int
+    values: dict[str, float]
 
 
 def pictures(name: str, first: int, number: int, part: str = "train") -> tuple[Tensor, Tensor]:
@@ -166,17 +174,23 @@ def values_of(result: Scan) -> dict[str, float]:
     }
 
 
-def measure(seeds: int) -> list[tuple[str, str, int, dict[str, float]]]:
-    """Return network, kind, seed and values of every honest model."""
-    rows = []
-    for name in NETWORKS:
-        began = time.monotonic()
-        for seed in range(seeds):
+def measure(seeds: int, path: Path | None) -> list[Row]:
+    """Return the values of every honest model; those in the file `path` are not measured again, others are added to it."""
+    rows = [Row(*json.loads(line)) for line in path.read_text("utf-8").splitlines()] if path and path.exists() else []
+    known = {(row.network, row.seed) for row in rows}
+    for seed in range(seeds):
+        for name in NETWORKS:
+            if (name, seed) in known:
+                continue
+            new = []
             for model in honest_models(name, seed):
-                both = [values_of(each) for each in scans(model)]
-                rows.append((name, model.kind, seed, both[1] | both[0]))
-        print(f"{name}: {seeds} seeds, {time.monotonic() - began:.0f} s", flush=True)
-    return rows
+                large, small = (values_of(each) for each in scans(model))
+                new.append(Row(name, model.kind, seed, small | large))
+            rows += new
+            if path is not None:
+                with path.open("a", encoding="utf-8") as file:
+                    file.writelines(f"{json.dumps(row)}\n" for row in new)
+    return [row for row in rows if row.seed < seeds]
 
 
 def reference_of(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -194,35 +208,41 @@ def share(hits: int, n: int) -> str:
     return f"{hits} of {n} ({100 * hits / n:.1f} %, {100 * low:.1f} to {100 * high:.1f})"
 
 
-def show_false_alarms(rows: list[tuple[str, str, int, dict[str, float]]]) -> None:
+def show_false_alarms(rows: list[Row]) -> None:
     """Print the false alarms on odd seeds under limits of even seeds, by kind, and the tests that gave them."""
-    limits = reference_of([values for _, _, seed, values in rows if seed % 2 == 0])
-    odd = [row for row in rows if row[2] % 2]
-    alarms = [[key for key, value in row[3].items() if not value <= limits[key]["limit"]] for row in odd]
+    limits = reference_of([row.values for row in rows if row.seed % 2 == 0])
+    odd = [row for row in rows if row.seed % 2]
+    alarms = [[key for key, value in row.values.items() if not value <= limits[key]["limit"]] for row in odd]
     print("| honest models | false alarms |\n|---|---|")
-    for kind in dict.fromkeys(row[1] for row in odd):
-        of = [bool(keys) for row, keys in zip(odd, alarms, strict=True) if row[1] == kind]
+    for kind in dict.fromkeys(row.kind for row in odd):
+        of = [bool(keys) for row, keys in zip(odd, alarms, strict=True) if row.kind == kind]
         print(f"| {kind} | {share(sum(of), len(of))} |")
     print(f"| all | {share(sum(map(bool, alarms)), len(odd))} |")
     for row, keys in zip(odd, alarms, strict=True):
         if keys:
-            print(f"  false alarm: {row[0]}, {row[1]}, seed {row[2]}: {', '.join(f'{k} {row[3][k]:.3g}' for k in keys)}")
+            found = ", ".join(f"{key} {row.values[key]:.3g}" for key in keys)
+            print(f"  false alarm: {row.network}, {row.kind}, seed {row.seed}: {found}")
     print("| test | n | median | 99 % | largest | limit |\n|---|---|---|---|---|---|")
-    for key, each in reference_of([row[3] for row in rows]).items():
-        print(f"| {key} | {each['n']} | " + " | ".join(f"{each[f]:.3g}" for f in ("median", "p99", "most", "limit")) + " |")
+    for key, each in reference_of([row.values for row in rows]).items():
+        print(
+            f"| {key} | {each['n']} | "
+            + " | ".join(f"{each[f]:.3g}" for f in ("median", "p99", "most", "limit"))
+            + " |"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--rows", type=Path, help="a file of values that is continued")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows = measure(asked.seeds)
+    rows = measure(asked.seeds, asked.rows)
     show_false_alarms(rows)
     if asked.write:
         made_by = f"python benchmarks/scan.py --seeds {asked.seeds} --write"
-        stored = {"made_by": made_by, "models": len(rows), "tests": reference_of([values for *_, values in rows])}
+        stored = {"made_by": made_by, "models": len(rows), "tests": reference_of([row.values for row in rows])}
         path = Path(leakscope.scanning.__file__).parent / FILE
         path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 

@@ -136,9 +136,7 @@ def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
     )
 
 
-def run_once(
-    module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None
-) -> tuple[Structure | None, str]:
+def run_once(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None) -> tuple[Structure | None, str]:
     """Return what one forward pass shows, or None and why there was none; nothing of the model is written to."""
     if shape is None:
         return None, "the shape of an input is not given"

@@ -64,14 +64,27 @@ def mirrored_rows(module: nn.Module) -> Reading:
 
 
 def _mirrored_share(rows: Tensor) -> float:
-    """Return the share of rows with as many positive as negative weights, half of FEATURES or more, where `p = s n` once sorted."""
-    positive, negative = (rows > 0).sum(1), (rows < 0).sum(1)
-    even = (positive == negative) & (positive >= FEATURES // 2)
-    if not bool(even.any()):
-        return 0.0
-    up = rows[even].clamp_min(0).sort(1, descending=True).values
-    down = (-rows[even]).clamp_min(0).sort(1, descending=True).values
-    multiple = (up * down).sum(1, keepdim=True) / down.square().sum(1, keepdim=True)
-    apart = (up - multiple * down).norm(dim=1) / up.norm(dim=1)
+    """Return the share of rows where `p = s n` once sorted, p the positive weights and n the negative ones.
+
+    Of an odd number of weights one is left over. It is among the k largest or not, so p matches n up to k and n moved by one behind it.
+    """
+    up, down = (each.clamp_min(0).sort(1, descending=True).values for each in (rows, -rows))
+    numbers = (up > 0).sum(1), (down > 0).sum(1)
+    swap = (numbers[0] > numbers[1])[:, None]
+    up, down = torch.where(swap, down, up), torch.where(swap, up, down)
+    odd = (numbers[0] - numbers[1]).abs()
     varied = down.amax(1) > 1.1 * down.where(down > 0, torch.inf).amin(1)  # signs alone are mirrored by chance
-    return int(((apart < MIRRORED) & varied).sum()) / len(rows)
+    fitting = (odd <= 1) & (torch.minimum(*numbers) >= FEATURES // 2) & varied
+    if not bool(fitting.any()):
+        return 0.0
+    up, down, odd = up[fitting], down[fitting], odd[fitting]
+    moved = torch.cat([down[:, 1:], torch.zeros_like(down[:, :1])], 1)
+    apart = torch.full_like(up[:, 0], torch.inf)
+    for first in (down, moved):  # the largest of n may be the one left over
+        multiple = up[:, :1] / first[:, :1]
+        same, shifted = ((up - multiple * each).square() for each in (down, moved))
+        before = torch.cat([torch.zeros_like(same[:, :1]), same.cumsum(1)], 1)
+        behind = torch.cat([shifted.flip(1).cumsum(1).flip(1), torch.zeros_like(same[:, :1])], 1)
+        best = torch.where(odd == 1, (before + behind).amin(1), before[:, -1])
+        apart = torch.minimum(apart, best.sqrt() / up.norm(dim=1))
+    return int((apart < MIRRORED).sum()) / len(rows)

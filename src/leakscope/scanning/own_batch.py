@@ -93,9 +93,7 @@ def run_network(net: nn.Module, x: Tensor) -> Tensor:
     try:
         output: object = net(x)
     except Exception as error:  # a user's network may raise anything
-        raise InputError(
-            f"the model cannot run on inputs of shape {tuple(x.shape[1:])}: {first_line(error)}"
-        ) from None
+        raise InputError(f"the model cannot run on inputs of shape {tuple(x.shape[1:])}: {first_line(error)}") from None
     output = getattr(output, "logits", output)
     if not isinstance(output, Tensor):
         raise InputError(f"the model must return a tensor, got {type(output).__name__}")

@@ -16,6 +16,7 @@ from leakscope.scanning.findings import ABOUT, Honest, Reading, ScanLine, Test, 
 
 FILE = "reference.json"
 BATCHES = (64, 16)  # sizes of a batch that the tests on data are measured at
+MOST = 1e9  # stands for larger values, infinity and NaN, which JSON has not
 FACTOR = 1.5  # of the largest honest value
 
 
@@ -52,8 +53,9 @@ def judge_reading(test: Test, reading: Reading, batch: int | None = None) -> Sca
     """Return the line of a reading: suspect above the limit of honest models."""
     if reading.value is None:
         return ScanLine(test, Verdict.ABSENT)
+    value = MOST if math.isnan(reading.value) else min(reading.value, MOST)
     honest = load_reference().get(key_of(test, batch))
     if honest is None:
-        return ScanLine(test, Verdict.SHOWN, reading.value, reading.where, note="no honest models were measured")
-    suspect = not reading.value <= honest.limit  # NaN is suspect
-    return ScanLine(test, Verdict.SUSPECT if suspect else Verdict.USUAL, reading.value, reading.where, honest)
+        return ScanLine(test, Verdict.SHOWN, value, reading.where, note="no honest models were measured")
+    verdict = Verdict.SUSPECT if value > honest.limit else Verdict.USUAL
+    return ScanLine(test, verdict, value, reading.where, honest)

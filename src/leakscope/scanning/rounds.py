@@ -20,7 +20,9 @@ def jump(received: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -> Read
     squares, numbers = sum(float(v.square().sum()) for v in before.values()), sum(v.numel() for v in before.values())
     typical = (squares / max(numbers, 1)) ** 0.5
     return largest(
-        Reading(float((received[name].float() - old).norm()) / max(float(old.norm()), typical * old.numel() ** 0.5), name)
+        Reading(
+            float((received[name].float() - old).norm()) / max(float(old.norm()), typical * old.numel() ** 0.5), name
+        )
         for name, old in before.items()
     )
 
@@ -30,7 +32,9 @@ def check_same(received: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -
     for name in {**received, **previous}:
         shapes = [tuple(each[name].shape) if name in each else "nothing" for each in (received, previous)]
         if shapes[0] != shapes[1]:
-            raise InputError(f"previous is of another network: {name} is {shapes[1]} there and {shapes[0]} in the model")
+            raise InputError(
+                f"previous is of another network: {name} is {shapes[1]} there and {shapes[0]} in the model"
+            )
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:
