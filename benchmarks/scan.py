@@ -80,7 +80,6 @@ DIGITS, MNIST, CIFAR = (partial(pictures, name) for name in ("digits", "mnist", 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Source]] = {
     "linear": (made("linear"), DIGITS),
     "mlp": (made("mlp", hidden=(128,)), DIGITS),
-    "mlp, two layers": (made("mlp", hidden=(128, 64)), DIGITS),
     "mlp, MNIST": (made("mlp", (1, 28, 28), hidden=(200,)), MNIST),
     "mlp, CIFAR-10": (made("mlp", (3, 32, 32), hidden=(200,)), CIFAR),
     "lenet_dlg": (made("lenet_dlg"), DIGITS),
@@ -174,11 +173,11 @@ def values_of(result: Scan) -> dict[str, float]:
     }
 
 
-def measure(seeds: int, path: Path | None) -> list[Row]:
+def measure(seeds: range, path: Path | None) -> list[Row]:
     """Return the values of every honest model; those in the file `path` are not measured again, others are added to it."""
     rows = [Row(*json.loads(line)) for line in path.read_text("utf-8").splitlines()] if path and path.exists() else []
     known = {(row.network, row.seed) for row in rows}
-    for seed in range(seeds):
+    for seed in seeds:
         for name in NETWORKS:
             if (name, seed) in known:
                 continue
@@ -190,7 +189,7 @@ def measure(seeds: int, path: Path | None) -> list[Row]:
             if path is not None:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(f"{json.dumps(row)}\n" for row in new)
-    return [row for row in rows if row.seed < seeds]
+    return [row for row in rows if row.seed in seeds]
 
 
 def reference_of(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -234,11 +233,13 @@ def show_false_alarms(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="with --step: the seeds of one of several processes")
+    parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rows", type=Path, help="a file of values that is continued")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows = measure(asked.seeds, asked.rows)
+    rows = measure(range(asked.first, asked.seeds, asked.step), asked.rows)
     show_false_alarms(rows)
     if asked.write:
         made_by = f"python benchmarks/scan.py --seeds {asked.seeds} --write"

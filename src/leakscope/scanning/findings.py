@@ -100,7 +100,7 @@ ABOUT: dict[Test, About] = {
     ),
     Test.LOSS: About("mean loss over that of a uniform guess", ("fishing",), least=4.0),
     Test.DEGREES: About(
-        "largest share of a dense layer's live units that one example alone activates",
+        "largest share of a dense layer's units that one example alone activates",
         ("trap weights", "soliton biases"),
         share=True,
         least=0.1,
@@ -112,7 +112,7 @@ ABOUT: dict[Test, About] = {
         least=0.1,
     ),
     Test.JUMP: About(
-        "largest change of a tensor, relative to its size last round", ("every manipulation between rounds",), least=1.0
+        "largest change of a parameter, relative to its size last round", ("every manipulation between rounds",), least=1.0
     ),
     Test.LOSS_JUMP: About(
         "loss minus that of the last round, over that of a uniform guess", ("fishing", "trap weights"), least=0.5

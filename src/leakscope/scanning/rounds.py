@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,18 +13,20 @@ from leakscope.scanning.dense_rows import largest
 from leakscope.scanning.findings import Reading
 
 
-def jump(received: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -> Reading:
-    """Return the largest change of a tensor over its size last round, or over that of the model's typical weights if it was smaller."""
-    check_same(received, previous)
-    before = {name: value.float() for name, value in previous.items() if value.is_floating_point() and value.numel()}
+def jump(received: Mapping[str, Tensor], previous: Mapping[str, Tensor], parameters: Sequence[str]) -> Reading:
+    """Return the largest change of a parameter over its size last round, or over that of the model's typical weights if it was smaller.
+
+    Running statistics are left out: those of a fresh network jump in the first round.
+    """
+    before = {name: previous[name].float() for name in parameters if previous[name].numel()}
     squares, numbers = sum(float(v.square().sum()) for v in before.values()), sum(v.numel() for v in before.values())
     typical = (squares / max(numbers, 1)) ** 0.5
-    return largest(
-        Reading(
-            float((received[name].float() - old).norm()) / max(float(old.norm()), typical * old.numel() ** 0.5), name
-        )
-        for name, old in before.items()
-    )
+
+    def change(name: str, old: Tensor) -> float:
+        size = max(float(old.norm()), typical * old.numel() ** 0.5)
+        return float((received[name].float() - old).norm()) / size if size else 0.0
+
+    return largest(Reading(change(name, old), name) for name, old in before.items())
 
 
 def check_same(received: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -> None:

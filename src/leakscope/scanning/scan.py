@@ -191,7 +191,8 @@ def _round_lines(
     """Return the lines of the tests against the last round."""
     if last is None:
         return [ScanLine(test, Verdict.NOT_TESTED, note="the last round's model was not given") for test in OF_ROUNDS]
-    change = judge_reading(Test.JUMP, jump(received, last))
+    parameters = [name for name, _ in sample.model.named_parameters()]
+    change = judge_reading(Test.JUMP, jump(received, last, parameters))
     if sample.inputs is None or sample.labels is None:
         return [change, ScanLine(Test.LOSS_JUMP, Verdict.NOT_TESTED, note=why or "no labels were given")]
     before = copy.deepcopy(sample.model)

@@ -34,7 +34,7 @@ UNITS = 16  # of a layer: the share of fewer says little
 
 
 def unit_degrees(module: nn.Module, inputs: Tensor, structure: Structure) -> Reading:
-    """Return the largest share of a layer's live units that exactly one example activates."""
+    """Return the largest share of a layer's units that exactly one example activates."""
     layers = [each.name for each in structure.layers if has_zeros(each) is True]
     net = copy.deepcopy(module).eval()
     dense = {name: layer for name, layer in net.named_modules() if name in layers and isinstance(layer, nn.Linear)}
@@ -48,12 +48,7 @@ def unit_degrees(module: nn.Module, inputs: Tensor, structure: Structure) -> Rea
 
                 hooks.enter_context(layer.register_forward_hook(note))
         run_network(net, inputs)
-    return largest(Reading(_alone(degrees), name) for name, degrees in active.items())
-
-
-def _alone(degrees: Tensor) -> float:
-    live = degrees > 0
-    return float((degrees[live] == 1).float().mean()) if bool(live.any()) else 0.0
+    return largest(Reading(float((degrees == 1).float().mean()), name) for name, degrees in active.items())
 
 
 def peeling_recall(target: Target, fresh: int = 2) -> tuple[float, float | None] | None:
