@@ -1,7 +1,8 @@
 """What the scan of a received model says of honest models and of every manipulation.
 
-python benchmarks/scan.py --seeds 10             # false alarms: limits from the even seeds, tested on the odd ones
-python benchmarks/scan.py --seeds 10 --write     # the same, and writes the reference distributions of the package (all seeds)
+python benchmarks/scan.py --seeds 6             # false alarms: limits from the even seeds, tested on the odd ones
+python benchmarks/scan.py --seeds 6 --write     # the same, and writes the reference distributions of the package (all seeds)
+python benchmarks/scan.py --seeds 4 --traps     # how many of each manipulation are suspect under the package's limits
 
 Honest models: every network below at each seed, fresh, trained (1 to 12 epochs by SGD or Adam), and the trained one pruned by 50 and
 80 %, rounded to 8 and 4 bits, and fine-tuned on other data. The first round of training and the fine-tuning are also
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -25,13 +27,22 @@ from torch import Tensor, nn
 
 import leakscope.scanning
 from leakscope.auditing.target import Target
+from leakscope.core.tree import take
 from leakscope.data import load
 from leakscope.metrics.interval import wilson
+from leakscope.models import from_module
 from leakscope.models.catalogue import MODELS
 from leakscope.models.transformer_text import gpt
+from leakscope.play.exposure import shared_weights
 from leakscope.scanning.findings import Test
-from leakscope.scanning.reference import BATCHES, FILE, key_of, summarise_honest
+from leakscope.scanning.reference import BATCHES, FILE, key_of, load_reference, summarise_honest
 from leakscope.scanning.scan import Scan, scan
+from leakscope.servers.fishing import Fishing
+from leakscope.servers.imprint import BIAS, FIRST, KERNELS, SECOND, Imprint, random_direction
+from leakscope.servers.loki import Loki
+from leakscope.servers.manipulation import Manipulation, dishonest_weights
+from leakscope.servers.soliton import SolitonBiases
+from leakscope.servers.trap_weights import TrapWeights
 
 ON_BATCH = (Test.D_SNR, Test.CLASS_D_SNR, Test.DEGREES, Test.PEELING)
 JUDGED = tuple(test for test in Test if test not in (Test.HASH, Test.TRAINED_DECODER))
@@ -173,23 +184,31 @@ def values_of(result: Scan) -> dict[str, float]:
     }
 
 
-def measure(seeds: range, path: Path | None) -> list[Row]:
-    """Return the values of every honest model; those in the file `path` are not measured again, others are added to it."""
+Case = tuple[str, str, int]  # kind ("" for honest ones), network, seed
+
+
+def continued(path: Path | None, cases: list[Case], make: Callable[[str, str, int], list[Row]]) -> list[Row]:
+    """Return the rows of all cases; those in the file `path` are not measured again, others are added to it."""
     rows = [Row(*json.loads(line)) for line in path.read_text("utf-8").splitlines()] if path and path.exists() else []
-    known = {(row.network, row.seed) for row in rows}
-    for seed in seeds:
-        for name in NETWORKS:
-            if (name, seed) in known:
-                continue
-            new = []
-            for model in honest_models(name, seed):
-                large, small = (values_of(each) for each in scans(model))
-                new.append(Row(name, model.kind, seed, small | large))
-            rows += new
+    known = {(row.kind, row.network, row.seed) for row in rows} | {("", row.network, row.seed) for row in rows}
+    for case in cases:
+        if case not in known:
+            rows += make(*case)
             if path is not None:
-                with path.open("a", encoding="utf-8") as file:
-                    file.writelines(f"{json.dumps(row)}\n" for row in new)
+                path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    seeds = {seed for *_, seed in cases}
     return [row for row in rows if row.seed in seeds]
+
+
+def measure(seeds: range, path: Path | None) -> list[Row]:
+    """Return the values of every honest model."""
+
+    def rows(_: str, name: str, seed: int) -> list[Row]:
+        models = list(honest_models(name, seed))
+        both = [[values_of(each) for each in scans(model)] for model in models]
+        return [Row(name, model.kind, seed, small | large) for model, (large, small) in zip(models, both, strict=True)]
+
+    return continued(path, [("", name, seed) for seed in seeds for name in NETWORKS], rows)
 
 
 def reference_of(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -205,6 +224,89 @@ def reference_of(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 def share(hits: int, n: int) -> str:
     low, high = wilson(hits / n, n)
     return f"{hits} of {n} ({100 * hits / n:.1f} %, {100 * low:.1f} to {100 * high:.1f})"
+
+
+class Sent(nn.Module):
+    """An imprint layer before a network, behind a convolution where LOKI adds one: what a client gets with inserted units."""
+
+    def __init__(self, network: nn.Module, weights: Mapping[str, Tensor], bound: float) -> None:
+        super().__init__()
+        self.network, self.bound = network, bound
+        kernels = weights.get(KERNELS)
+        self.copies: nn.Module = nn.Identity()
+        if kernels is not None:
+            self.copies = nn.Conv2d(kernels.shape[1], len(kernels), kernels.shape[2], padding=1, bias=False)
+            self.copies.weight.data = kernels
+        self.first = nn.Linear(weights[FIRST].shape[1], len(weights[FIRST]))
+        self.second = nn.Linear(len(weights[FIRST]), len(weights[SECOND]), bias=False)
+        self.first.weight.data, self.first.bias.data = weights[FIRST], weights[BIAS]
+        self.second.weight.data = weights[SECOND]
+
+    def forward(self, x: Tensor) -> Tensor:
+        bins = self.first(self.copies(x).flatten(1)).clamp(0, self.bound)
+        output: Tensor = self.network(x + self.second(bins).view_as(x))
+        return output
+
+
+MLPS, CONVOLUTIONAL = ("mlp", "mlp, MNIST", "mlp, CIFAR-10"), ("cnn_mnist", "resnet8", "resnet18")
+TRAPS: dict[str, tuple[Manipulation, tuple[str, ...]]] = {
+    "imprint, brightness": (Imprint(), MLPS),
+    "imprint, random direction": (Imprint(functional=random_direction), MLPS),
+    "imprint, one shot": (Imprint(one_shot=64), MLPS),
+    "imprint, inserted": (Imprint(inserted=128), CONVOLUTIONAL),
+    "imprint, inserted and sparse": (Imprint(inserted=128, sparse=True), CONVOLUTIONAL),
+    "LOKI, 4 clients": (Loki(clients=4, units=128), CONVOLUTIONAL),
+    "trap weights, s = 0.95": (TrapWeights(), MLPS),
+    "trap weights, s = 0.7": (TrapWeights(factor=0.7), MLPS),
+    "soliton biases, public data": (SolitonBiases(), MLPS),
+    "soliton biases, uniform inputs": (SolitonBiases(from_data=False), MLPS),
+    "fishing by class": (Fishing(target=3), CONVOLUTIONAL),
+    "fishing by feature": (Fishing(target=3, feature=0), CONVOLUTIONAL),
+}
+
+
+def trapped(kind: str, name: str, seed: int) -> Honest:
+    """Return a manipulated model beside the honest one that it was made from: fresh at even seeds, trained at odd ones."""
+    manipulation, (make, source) = TRAPS[kind][0], NETWORKS[name]
+    torch.manual_seed(100 + seed)
+    honest, (x, y) = make().eval(), source(0, 512, "train")
+    honest = train(honest, x, y, 3, seed, 0.05) if seed % 2 else honest
+    model = from_module(honest, input_shape=tuple(x.shape[1:]), example=x[:2])
+    public = source(0, 256, "test")[0]
+    sent = take(dishonest_weights(manipulation, model, shared_weights(model, 1), public, [seed])[1], 0)
+    if FIRST in sent:
+        sparse = isinstance(manipulation, Imprint) and manipulation.sparse
+        return Honest(kind, Sent(honest, sent, Imprint().shrink if sparse else torch.inf), x[:64], y[:64])
+    net = copy.deepcopy(honest)
+    net.load_state_dict({**honest.state_dict(), **sent})
+    return Honest(kind, net, x[:64], y[:64], honest.state_dict())
+
+
+def measure_traps(seeds: range, path: Path | None) -> list[Row]:
+    """Return the values of every manipulation on its networks."""
+    cases = [(kind, name, seed) for seed in seeds for kind, (_, names) in TRAPS.items() for name in names]
+
+    def rows(kind: str, name: str, seed: int) -> list[Row]:
+        return [Row(name, kind, seed, values_of(next(scans(trapped(kind, name, seed)))))]
+
+    return continued(path, cases, rows)
+
+
+def show_detection(rows: list[Row], limits: Mapping[str, Mapping[str, float]]) -> None:
+    """Print how many of each manipulation are suspect, by the weights alone, with the sample and with the last round, and the tests."""
+    rounds = {key_of(Test.JUMP), key_of(Test.LOSS_JUMP)}
+    data = {key_of(test, BATCHES[0]) for test in ON_BATCH} | {key_of(Test.LOSS)}
+    print("| manipulation | n | weights alone | and a sample | and the last round | tests |\n|---|---|---|---|---|---|")
+    for kind in TRAPS:
+        found = [
+            {key for key, value in row.values.items() if value > limits[key]["limit"]}
+            for row in rows
+            if row.kind == kind
+        ]
+        counts = (sum(bool(keys - without) for keys in found) for without in (rounds | data, rounds, set[str]()))
+        tests = Counter(key for keys in found for key in keys)
+        named = ", ".join(f"{key.split(' at ')[0]} {number}" for key, number in tests.most_common())
+        print(f"| {kind} | {len(found)} | {' | '.join(map(str, counts))} | {named or 'none'} |")
 
 
 def show_false_alarms(rows: list[Row]) -> None:
@@ -233,13 +335,18 @@ def show_false_alarms(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--traps", action="store_true", help="detection of manipulations in place of false alarms")
     parser.add_argument("--first", type=int, default=0, help="with --step: the seeds of one of several processes")
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rows", type=Path, help="a file of values that is continued")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows = measure(range(asked.first, asked.seeds, asked.step), asked.rows)
+    seeds = range(asked.first, asked.seeds, asked.step)
+    if asked.traps:
+        show_detection(measure_traps(seeds, asked.rows), {key: asdict(each) for key, each in load_reference().items()})
+        return
+    rows = measure(seeds, asked.rows)
     show_false_alarms(rows)
     if asked.write:
         made_by = f"python benchmarks/scan.py --seeds {asked.seeds} --write"

@@ -76,7 +76,7 @@ def identity_weights(module: nn.Module) -> Reading:
 
 def _matrices(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights of dense layers and of attention, whose three matrices are stored as one."""
-    yield from ((name, rows) for name, rows, _ in dense_layers(module))
+    yield from dense_layers(module)
     for name, layer in module.named_modules():
         if isinstance(layer, nn.MultiheadAttention) and layer.in_proj_weight is not None:
             yield name, layer.in_proj_weight.detach().float()

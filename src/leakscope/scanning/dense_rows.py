@@ -1,4 +1,4 @@
-"""Tests of the rows of dense layers: equal ones with different biases (imprint) and mirrored ones (trap weights).
+"""Tests of the rows of dense layers: equal ones (imprint) and mirrored ones (trap weights).
 
 Imprint: all rows are one functional of the input and the biases are its quantiles, so that differences of neighbouring units hold one
 example. Fowl et al. 2022, arXiv:2110.13057. Trap weights: each row has as many positive as negative weights, the positive ones
@@ -21,15 +21,15 @@ MIRRORED = 1e-3  # of the positive weights, left over by the best multiple of th
 MOST_ROWS = 2048  # compared with each other
 
 
-def dense_layers(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """Yield name, weight (outputs x inputs) and bias of every dense layer with enough rows; `transformers` stores some as columns."""
+def dense_layers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and weight (outputs x inputs) of every dense layer with enough rows; `transformers` stores some as columns."""
     for name, layer in module.named_modules():
-        weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+        weight = getattr(layer, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             rows = weight.detach().float()
             rows = rows.mT if type(layer).__name__ == "Conv1D" else rows
             if len(rows) >= UNITS and rows.shape[1] >= FEATURES:
-                yield name, rows, bias.detach().float() if isinstance(bias, Tensor) else None
+                yield name, rows
 
 
 def largest(readings: Iterator[Reading]) -> Reading:
@@ -39,28 +39,24 @@ def largest(readings: Iterator[Reading]) -> Reading:
 
 
 def equal_rows(module: nn.Module) -> Reading:
-    """Return the largest share of a layer's rows that are parallel and have different biases."""
-    layers = ((name, rows, bias) for name, rows, bias in dense_layers(module) if bias is not None)
-    return largest(Reading(_parallel_share(rows, bias), name) for name, rows, bias in layers)
+    """Return the largest share of a layer's rows that are multiples of one row."""
+    return largest(Reading(_parallel_share(rows), name) for name, rows in dense_layers(module))
 
 
-def _parallel_share(rows: Tensor, bias: Tensor) -> float:
-    """Return the number of different biases in the largest group of parallel rows, over all rows that are not 0."""
+def _parallel_share(rows: Tensor) -> float:
+    """Return the size of the largest group of parallel rows over the number of rows that are not 0."""
     sizes = rows.norm(dim=1)
     live = (sizes > 0) & sizes.isfinite()
-    rows, thresholds = rows[live] / sizes[live, None], (bias[live] / sizes[live])
-    if len(rows) < 2:
+    rows = (rows[live] / sizes[live, None])[:MOST_ROWS]
+    if len(rows) < UNITS:
         return 0.0
-    rows, thresholds = rows[:MOST_ROWS], thresholds[:MOST_ROWS]
-    near = (rows @ rows.mT).abs() > PARALLEL
-    group = near[near.sum(1).argmax()]
-    number = len(torch.unique(thresholds[group]))
-    return number / len(rows) if number > 1 else 0.0
+    group = int(((rows @ rows.mT).abs() > PARALLEL).sum(1).max())
+    return group / len(rows) if group > 1 else 0.0
 
 
 def mirrored_rows(module: nn.Module) -> Reading:
     """Return the largest share of a layer's rows whose sorted positive weights are a multiple of the sorted negative ones."""
-    return largest(Reading(_mirrored_share(rows), name) for name, rows, _ in dense_layers(module))
+    return largest(Reading(_mirrored_share(rows), name) for name, rows in dense_layers(module))
 
 
 def _mirrored_share(rows: Tensor) -> float:

@@ -56,7 +56,7 @@ class About(NamedTuple):
 
 ABOUT: dict[Test, About] = {
     Test.EQUAL_ROWS: About(
-        "largest share of a dense layer's rows that are multiples of one row and have different biases",
+        "largest share of a dense layer's rows that are multiples of one row",
         ("imprint", "LOKI", "Decepticons"),
         share=True,
         least=0.05,

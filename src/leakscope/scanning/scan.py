@@ -18,6 +18,7 @@ from leakscope.auditing.inspection import run_once
 from leakscope.auditing.target import Target, check_module
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
 from leakscope.core.short_repr import short_repr
 from leakscope.scanning import copied_inputs, dense_rows
 from leakscope.scanning.findings import Reading, ScanLine, Test, Verdict
@@ -51,9 +52,9 @@ class Scan:
 
     __repr__ = short_repr
 
-    def __getitem__(self, test: Test) -> ScanLine:
-        """Return the line of a test."""
-        return next(line for line in self.lines if line.test is test)
+    def __getitem__(self, test: str) -> ScanLine:
+        """Return the line of a test, by its name."""
+        return lookup({line.test.value: line for line in self.lines}, str(test), "test of a scan")
 
     def having(self, *verdicts: Verdict) -> tuple[ScanLine, ...]:
         """Return the lines with one of these verdicts."""
