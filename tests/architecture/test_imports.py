@@ -38,12 +38,13 @@ ROOMS = {
     "search": LOWER | {"scenario", "sweep"},
     "auditing": LOWER | {"play", "scenario", "sweep"},
     "guarding": {"core", "metrics", "defences", "attacks", "clients", "play", "auditing"},
+    "scanning": {"core", "models", "learning", "attacks", "clients", "play", "auditing"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
     "report": {"core", "metrics", "store", "play", "scenario", "search", "training", "auditing", "studies"},
-    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding"},
+    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding", "scanning"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
-        *("studies", "report", "integrations"),
+        *("models", "scanning", "studies", "report", "integrations"),
     },
 }
 LINES = 6000  # a room with more is two rooms

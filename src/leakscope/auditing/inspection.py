@@ -106,7 +106,7 @@ def inspect(
         sends_buffers = client.sends_buffers
     shape = None if input_shape is None else shape_of("input_shape", input_shape)
     shape = shape if inputs is None else tuple(inputs.shape[1:])
-    structure, why = _run(model, shape, inputs)
+    structure, why = run_once(model, shape, inputs)
     facts = Facts(model, structure, why, batch, played, shape, inputs, sends_buffers)
     ranks = static_lines.layer_ranks(facts)
     return Inspection(type(model).__name__, batch, _lines(facts, ranks), ranks)
@@ -137,7 +137,7 @@ def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
     )
 
 
-def _run(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None) -> tuple[Structure | None, str]:
+def run_once(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None) -> tuple[Structure | None, str]:
     """Return what one forward pass shows, or None and why there was none; nothing of the model is written to."""
     if shape is None:
         return None, "the shape of an input is not given"

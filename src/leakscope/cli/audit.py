@@ -17,7 +17,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.progress import status_line
 
 if TYPE_CHECKING:
-    from leakscope.auditing import Audit
+    from leakscope.auditing import Audit, Target
     from leakscope.auditing.target_file import Request
 
 YAML = (".yaml", ".yml")
@@ -114,24 +114,29 @@ def inspect(
 ) -> None:
     """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
     from leakscope.auditing.inspection import inspect_target
+
+    import_pieces(imports)
+    target = find_target(what, input_shape, classes, "inspect")
+    found = inspect_target(target, batch)
+    typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+
+
+def find_target(what: str, input_shape: str | None, classes: int, command: str) -> Target:
+    """Return the model that MODEL names: by its name in the catalogue, a build function, or an audit's YAML file."""
     from leakscope.auditing.target_file import named_model
     from leakscope.core.registry import lookup
     from leakscope.scenario.components import KINDS
 
-    import_pieces(imports)
     shape = None if input_shape is None else read_shape(input_shape)
     if Path(what).is_dir():
-        raise InputError(f"inspect takes a model, not a directory: {what}")
+        raise InputError(f"{command} takes a model, not a directory: {what}")
     if what.isidentifier() and not Path(what).exists():
         lookup(KINDS["model"].table, what, "model")
         if shape is None:
             raise InputError(f"model {what} needs --input-shape, such as 3x32x32")
-        target = named_model(what, shape, classes)
-    else:
-        target = find_request(what, None).target
-        target = target if shape is None else replace(target, input_shape=shape, inputs=None)
-    found = inspect_target(target, batch)
-    typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+        return named_model(what, shape, classes)
+    target = find_request(what, None).target
+    return target if shape is None else replace(target, input_shape=shape, inputs=None)
 
 
 def read_shape(text: str) -> tuple[int, ...]:
