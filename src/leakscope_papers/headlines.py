@@ -34,8 +34,8 @@ HOW = (
     "Rates and means have 95 % intervals in brackets. *agrees*: the printed number is in the interval. *close*: within 5 points for a "
     "rate, 0.02 for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest. *higher*, *lower*: our number is. "
     f"*Too few to say*, not counted: a number over fewer than {LEAST} successes, or a printed number in an interval more than {WIDE} times "
-    "as wide as *close* (an MSE: down to 0). Iterations are over attacks that converged, and so are SSIM and MSE if any converged. A claim *holds, "
-    "undecided at this n* if all our values agree with it and the intervals overlap in every case."
+    "as wide as *close* (an MSE: down to 0). Iterations are over attacks that converged, and so are SSIM and MSE if any converged. "
+    "A claim *holds, undecided at this n* if all our values agree with it and the intervals overlap in every case."
 )
 NOTHING = "The paper prints no number that we measured; see the claims."
 EQUAL_READINGS = "The readings cannot be distinguished."
