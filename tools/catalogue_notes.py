@@ -24,10 +24,10 @@ NOTES: dict[str, dict[str, str]] = {
         "Costs": "as ig_shift.",
     },
     "ig_policy": {
-        "Equation": "`min over x and draws of 1 - cos(grad l(w, T(x), y), g) + tv TV(x)`, T as told, every draw tried.",
-        "Reference": f"Beyond the papers, which know no such attacker; the defence is that of {ATS}.",
-        "Works when": "the policy is told and T can be looked through: what T threw away does not come back.",
-        "Costs": "as ig, times the ways in which the draws can fall (at most 64; above that they are learned).",
+        "Equation": "`min over x and draws of 1 - cos(grad l(w, T(x), y), g) + tv TV(x)`, T as known, every draw tried.",
+        "Reference": f"Not in the papers; the defence is that of {ATS}.",
+        "Works when": "the policy is known and T can be differentiated. What T discards is not recovered.",
+        "Costs": "as ig, times the number of possible draws (at most 64; above that they are optimised).",
     },
     "ig_update": {
         "Equation": "`min over x in the box of 1 - cos(grad l(w0, x, y), w0 - wT) + tv TV(x)`.",
@@ -38,13 +38,13 @@ NOTES: dict[str, dict[str, str]] = {
     "sme": {
         "Equation": "`min over x, a in [0, 1] of 1 - cos(grad l((1 - a) w0 + a wT, x, y), w0 - wT) + tv TV(x)`.",
         "Reference": f"{SME}, Eq. 5.",
-        "Works when": "local steps stay near a plane and the loss falls: fresh networks, some fifty examples, plain SGD.",
-        "Costs": "1000 evaluations, each about 1.3 of ig_update's. Needs nothing told of the local training.",
+        "Works when": "local steps stay near a plane and the loss falls: untrained networks, up to about fifty examples, plain SGD.",
+        "Costs": "1000 evaluations, each about 1.3 of ig_update's. Needs no knowledge of the local training.",
     },
     "dlfa": {
         "Equation": "`min over x_1..x_E of sum_l e^-l ||difference of layer l||^2 / rate^2 + invariant L_inv + TV + box`.",
         "Reference": "Dimitrov et al. 2022, Data leakage in federated averaging, arXiv:2206.12395.",
-        "Works when": "epochs, batch size and rate are told, and the network is fresh.",
+        "Works when": "epochs, batch size and rate are known, and the network is untrained.",
         "Costs": "every iteration simulates all local steps forwards and backwards; memory grows with the root of their number.",
     },
     "spn_unaware": {

@@ -31,14 +31,14 @@ from leakscope_papers.results import Result
 from leakscope_papers.scales import scale_of
 
 HOW = (
-    "Rates and means stand with their 95 % interval. *agrees*: the printed number lies in it; *close*: within 5 points for a rate, 0.02 "
-    "for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest; *higher*, *lower*: ours is. *Too few to say*, and "
-    f"not counted: fewer than {LEAST} successes stand behind a number over successes, or the printed number lies in an interval that "
-    f"reaches more than {WIDE} times as far as *close* does (an MSE: down to 0). Iterations are over successes only (attacks that "
-    "converged), and so are SSIM and MSE where any converged. A claim that *holds, undecided at this n* holds in our values, with "
-    "intervals that meet in every case."
+    "Rates and means have 95 % intervals in brackets. *agrees*: the printed number is in the interval. *close*: within 5 points for a "
+    "rate, 0.02 for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest. *higher*, *lower*: our number is. "
+    f"*Too few to say*, not counted: a number over fewer than {LEAST} successes, or a printed number in an interval more than {WIDE} times "
+    "as wide as *close* (an MSE: down to 0). Iterations are over attacks that converged, and so are SSIM and MSE if any converged. "
+    "A claim *holds, undecided at this n* if all our values agree with it and the intervals overlap in every case."
 )
-NOTHING = "The paper prints no number that we measured here; see the claims."
+NOTHING = "The paper prints no number that we measured; see the claims."
+EQUAL_READINGS = "The readings cannot be distinguished."
 MARGIN = 0.1  # share of the numbers within which readings count as equal to the best
 Spoken: TypeAlias = dict[tuple[int, str], tuple[str, str]]  # (line, measure) -> verdict and the cell behind it
 
@@ -162,11 +162,8 @@ def _best_of(spoken: Mapping[str, Spoken]) -> str:
     few = len(both) - len(apart)  # numbers that are too few to say under some reading
     counts += f"; {few} more {'is' if few == 1 else 'are'} too few to say" if few else ""
     winners = [name for name, number in alike.items() if number >= max(alike.values()) - MARGIN * len(apart)]
-    if len(winners) == len(spoken):
-        return f"The readings cannot be told apart here: of {len(apart)} printed numbers agree or are close: {counts}."
-    return (
-        f"Most like the paper: {' and '.join(winners)}. Of {len(apart)} printed numbers agree or are close: {counts}."
-    )
+    best = EQUAL_READINGS if len(winners) == len(spoken) else f"Closest to the paper: {' and '.join(winners)}."
+    return f"{best} Numbers that agree or are close, of {len(apart)} printed: {counts}."
 
 
 def agreement(counts: Mapping[str, int]) -> str:

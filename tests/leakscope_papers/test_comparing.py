@@ -30,7 +30,7 @@ from leakscope_papers.comparing import (
     compare,
     judge,
 )
-from leakscope_papers.headlines import agreement, best_reading
+from leakscope_papers.headlines import EQUAL_READINGS, agreement, best_reading
 from leakscope_papers.items import Item, read_item
 from leakscope_papers.measures import MEASURES, NONE, Value
 
@@ -119,7 +119,7 @@ def test_numbers_that_are_too_few_are_counted_apart() -> None:
     assert [comparison.counts[title].get(TOO_FEW, 0) for title in titles] == [1, 0]
     assert comparison.counts[titles[0]][AGREES] == 1
     assert f"; 1 {TOO_FEW}, " in agreement(comparison.counts[titles[0]])
-    assert "told apart" in best_reading(comparison)
+    assert EQUAL_READINGS in best_reading(comparison)
     assert "of 1 printed" in best_reading(comparison)
     assert best_reading(comparison).endswith(f"; 1 more is {TOO_FEW}.")
 
@@ -188,7 +188,7 @@ def test_the_reading_with_most_agreement_is_named() -> None:
     told = best_reading(compare(item, cells))
     assert f": {item.readings[0].label}. " in told
     alike = [measured(item, {"asr_convergence": rate(1.0)}, reading=n, defence="none", sigma="none") for n in (0, 1)]
-    assert "told apart" in best_reading(compare(item, alike))
+    assert EQUAL_READINGS in best_reading(compare(item, alike))
     assert best_reading(compare(read_item("cpl-table-3"), [])) == ""
 
 
@@ -227,7 +227,7 @@ def test_readings_are_told_apart_by_what_they_measured_apart() -> None:
     both = [Measured(where, Column(reading.label, attacker), 20, values, cell="one") for reading in item.readings]
     assert best_reading(compare(item, both)) == ""  # the same run under two readings says nothing about either
     apart = [both[0], replace(both[1], cell="two")]
-    assert "told apart" in best_reading(compare(item, apart))
+    assert EQUAL_READINGS in best_reading(compare(item, apart))
 
 
 def test_an_attack_without_a_threshold_is_compared_by_content() -> None:

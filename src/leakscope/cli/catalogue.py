@@ -39,12 +39,13 @@ def list_catalogue(
 
 
 def plural(kind: str) -> str:
-    """Return the plural of a kind of piece.
+    """Return the plural of a kind of component.
 
-    >>> plural("attack"), plural("loss"), plural("data")
-    ('attacks', 'losses', 'data')
+    >>> plural("attack"), plural("loss"), plural("data"), plural("defence on the data")
+    ('attacks', 'losses', 'data', 'defences on the data')
     """
-    return kind if kind == "data" else f"{kind}{'es' if kind.endswith('s') else 's'}"
+    head, on, rest = kind.partition(" on ")  # a defence on the data
+    return kind if kind == "data" else f"{head}{'es' if head.endswith('s') else 's'}{on}{rest}"
 
 
 @app.command()

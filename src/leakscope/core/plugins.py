@@ -209,7 +209,7 @@ def import_named(name: str, captures: Path | None = None, here: Path | None = No
         return importlib.import_module(name)
     except Exception as error:  # a user's module may raise anything when it is imported
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        hint = f"; run this in the directory that holds {top}, or install it" if missing == top else ""
+        hint = f"; run this in the directory that contains {top}, or install it" if missing == top else ""
         if missing == top and among_captures:
             hint = f"; no code in a directory of captures is run: install {top} or run this elsewhere"
         elif missing and missing != top and PathFinder.find_spec(missing, [str(here)]):

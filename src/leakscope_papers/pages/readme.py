@@ -67,15 +67,13 @@ def _head(paper: str, notes: Notes | None, results: Sequence[Result]) -> list[st
     lines += ["## What the paper claims", "", " ".join(notes.claims.split()), ""] if notes else []
     lines += ["## What we found", ""]
     lines += [f"- {filled(sentence, _find)}" for sentence in (notes.found if notes else ())]
-    lines += ["", f"In square brackets stand 95 % intervals. {len(rows):,} rows were measured"]
-    lines[-1] += (
-        f"; of {unknown:,} of them: {NOT_RECORDED} (they were measured before rows kept them)." if unknown else "."
-    )
+    lines += ["", f"{len(rows):,} rows were measured"]
+    lines[-1] += f"; {unknown:,} of them: {NOT_RECORDED} (they are older than stored settings)." if unknown else "."
     return [*lines, "", HOW, ""]
 
 
 def _items(paper: str, results: Sequence[Result]) -> list[str]:
-    lines = ["## Printed numbers beside ours", ""]
+    lines = ["## Printed and measured numbers", ""]
     lines += ["| item | what | scale | rows | printed numbers | missing |", "|---|---|---|---|---|---|"]
     for item in choose_items([paper]):
         head = [item.name.removeprefix(f"{paper}-"), item.printed.title]
@@ -84,9 +82,9 @@ def _items(paper: str, results: Sequence[Result]) -> list[str]:
         ]
     earlier = [f"- {result.item.name}: {words}" for result in results for words in earlier_rows(result.earlier)]
     if earlier:
-        lines += ["", "Recorded and left out above, as the item's settings are others now:", "", *earlier]
+        lines += ["", "Recorded with earlier settings, and not shown above:", "", *earlier]
     best = [f"- {result.item.name}: {words}" for result in results if (words := best_reading(result.comparison))]
-    return [*lines, *(["", "Where a paper can be read in several ways:", "", *best] if best else []), ""]
+    return [*lines, *(["", "If a paper can be read in several ways:", "", *best] if best else []), ""]
 
 
 def _item_cells(item: Item, result: Result | None) -> list[str]:

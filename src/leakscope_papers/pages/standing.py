@@ -17,9 +17,9 @@ HEAD = """\
 # The papers, item by item
 
 Written by `tools/papers.py` from the recorded results; do not edit it by hand. [Tables of papers](how-to/papers.md) explains how an item is
-run and compared; the results of a paper show every number. *Measured* counts printed numbers that have one of ours, *at size* those at
-n >= 50 or at the paper's own size, *alike* those that agree or are close. Where a paper can be read in several ways, the reading with most
-numbers alike counts.
+run and compared; the page of a paper shows every number. *Measured* counts the printed numbers that we measured, *at size* those at n >= 50
+or at the paper's own size, *alike* those that agree or are close. If a paper can be read in several ways, the reading with most alike
+numbers counts.
 """
 NO_NUMBER = "prints no number"
 
@@ -54,7 +54,7 @@ def standing_page() -> str:
     for paper, home in papers().items():
         notes = read_notes(home)
         lines += [f"## {notes.title if notes else paper}", ""]
-        lines += ["| item | what | stands | alike, measured, printed | why the rest |", "|---|---|---|---|---|"]
+        lines += ["| item | what | measured at | alike, measured, printed | why the rest |", "|---|---|---|---|---|"]
         lines += [markdown_row(_cells(paper, item)) for item in choose_items([paper])]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
