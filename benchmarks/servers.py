@@ -3,10 +3,10 @@
     LEAKSCOPE_DATA=... python benchmarks/servers.py [ROW ...] [--batches 3]
     LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3]
 
-Every batch has honest weights, server draws and test samples of its own; public data are 10,000 training images. `share` is the part of
-the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a sample is
-only known up to its bin (LOKI). `honest` is the same reader on the weights that were not manipulated, `nearest` the share for the
-nearest public image, an oracle. Intervals: Student's t over batches. `--fishing` prints how much of a ResNet18's update of 16 images,
+Every batch has honest weights, server draws and private samples of its own; public data are up to 10,000 training images. `share` is the
+part of the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a
+sample is only known up to its bin (LOKI), 0.1 under noise. `honest` is the same reader on the weights that were not manipulated, `nearest` the share for the
+nearest public image, an oracle. Intervals: Student's t over clients (n). `--fishing` prints how much of a ResNet18's update of 16 images,
 the head left out, is the gradient of the one image of a class: its cosine with that image's own gradient, beside the honest server's.
 """
 
@@ -27,6 +27,7 @@ from leakscope.core.pairing import squared_distances
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, LocalTraining, Reconstruction, make_batch
 from leakscope.data import load
+from leakscope.data.dataset import Dataset, Part
 from leakscope.defences import Clip, GaussianNoise
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
@@ -99,7 +100,7 @@ for trap, chosen in TRAPS.items():
     ROWS |= {
         f"{trap}-64": plain,
         f"{trap}-64-clipped": replace(plain, client=Client(defences=(Clip(1.0),))),
-        f"{trap}-64-noise": replace(plain, client=Client(defences=(Clip(1.0), GaussianNoise(1e-4)))),
+        f"{trap}-64-noise": replace(plain, client=Client(defences=(Clip(1.0), GaussianNoise(1e-4))), rms=0.1),
         f"{trap}-64-censored": replace(plain, fewest=4),
     }
 
@@ -114,17 +115,29 @@ def weights_of(row: Row, model: Model, seed: int) -> Tree:
 
 def share(batch: Batch, result: Reconstruction, rms: float) -> float:
     """Return the part of the private samples that are among the reconstructed ones."""
+    return float(near(batch, result, rms).mean())
+
+
+def near(batch: Batch, result: Reconstruction, rms: float) -> Tensor:
+    """Return 1 for every private sample that is among the reconstructed ones, else 0."""
     distance = squared_distances(batch.inputs[0].double(), result.inputs[0].double()).sqrt()
-    return float((distance.amin(1) <= rms).double().mean())
+    return (distance.amin(1) <= rms).double()
 
 
-def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[float, float, float, float]:
-    """Return the shares of one batch (manipulated, honest, nearest public image) and seconds."""
+def private_part(row: Row, data: Dataset) -> Part:
+    """Return the part that private samples come from; large sums take the end of the training part."""
+    return "test" if row.batch <= data.size("test") // 3 else "train"
+
+
+def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[Tensor, list[float]]:
+    """Return each client's share of one batch, and the batch's with honest weights, by nearest public images, and seconds."""
     data = load(row.data)
     settings = {"hidden": (row.units,)} if row.network == "mlp" else {}
     model = build(row.network, data.input_shape, data.classes, settings)
-    index = range(number * row.batch, (number + 1) * row.batch)
-    batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
+    part = private_part(row, data)
+    first = number * row.batch if part == "test" else data.size(part) - (number + 1) * row.batch
+    index = range(first, first + row.batch)
+    batch = make_batch(data.pictures(part, index)[None], data.labels(part, index)[None], classes=data.classes)
     weights = weights_of(row, model, number)
     if row.double:
         model, weights, batch = to((model, weights, batch), dtype=torch.float64)
@@ -137,14 +150,15 @@ def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[
         seen = expose(model, row.client, weights, batch, [number])
         honest = share(batch, attack(seen, row.manipulation.reader).reconstruction, row.rms)
     nearest = share(batch, result.baselines["nearest_public"].reconstruction, row.rms)
-    return share(batch, result.attack.reconstruction, row.rms), honest, nearest, took
+    shares = near(batch, result.attack.reconstruction, row.rms).unflatten(0, (row.client.aggregate, -1)).mean(1)
+    return shares, [honest, nearest, took]
 
 
 def fished(number: int, *, honest: bool) -> float:
     """Return the cosine between the update of 16 images behind the head and that of the only one of class 0 among them."""
     data = load("cifar10")
     model = build("resnet18", data.input_shape, data.classes)
-    labels = data.labels("test", range(3000))
+    labels = data.labels("test", range(data.size("test")))
     target, others = (labels == 0).nonzero().flatten(), (labels != 0).nonzero().flatten()
     index = [int(target[number]), *others[15 * number : 15 * number + 15].tolist()]
     weights = draw_parameters(model, Torch(), random.key([number]))
@@ -180,14 +194,15 @@ def main() -> None:
     for name in asked.rows:
         row = ROWS[name]
         data = load(row.data)
-        known = range(min(PUBLIC, data.size("train")))
+        private = asked.batches * row.batch if private_part(row, data) == "train" else 0
+        known = range(min(PUBLIC, data.size("train") - private))
         public, labels = data.pictures("train", known), data.labels("train", known)
-        results = torch.tensor([play(row, number, public, labels) for number in range(asked.batches)])
-        ones = torch.ones(len(results), 1, dtype=torch.bool)
-        interval = estimate_mean(results[:, :1].double(), ones, within=(0.0, 1.0))
-        honest, nearest, took = results.nanmean(0)[1:].tolist()
+        results = [play(row, number, public, labels) for number in range(asked.batches)]
+        shares = torch.cat([each for each, _ in results])[:, None]
+        interval = estimate_mean(shares, torch.ones_like(shares, dtype=torch.bool), within=(0.0, 1.0))
+        honest, nearest, took = torch.tensor([rest for _, rest in results]).nanmean(0).tolist()
         print(
-            f"| {name} | {row.data} | {row.batch} | {len(results)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
+            f"| {name} | {row.data} | {row.batch} | {len(shares)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
             f"{row.published} | {'' if honest != honest else f'{honest:.3f}'} | {nearest:.3f} | {took:.1f} |",
             flush=True,
         )
