@@ -146,7 +146,7 @@ def probe_network(seen: Round, model: Model, entry: Dense, knowledge: Knowledge)
     """Return what a client's network says about candidates, in float64, and the name of the next dense layer's weights if it helps."""
     parameters = to(model.parameters, dtype=torch.float64) | seen.before
     buffers = to(model.buffers, dtype=torch.float64) | seen.buffers
-    name = _next_layer(model, entry)
+    name = layer_behind(model, entry)
     net = _Network(model, parameters, buffers, entry.weight, str(entry.bias), name or "", knowledge)
     if name is not None:
         trial = torch.full((1, math.prod(model.input_shape)), 0.5, dtype=torch.float64, device=net.labels.device)
@@ -226,7 +226,7 @@ class _Network:
         return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()
 
 
-def _next_layer(model: Model, entry: Dense) -> str | None:
+def layer_behind(model: Model, entry: Dense) -> str | None:
     """Return the first shared weight matrix behind the first layer that reads as many values as it has units."""
     names = list(model.shared(model.parameters))
     units = model.parameters[str(entry.bias)].numel()
