@@ -1,12 +1,14 @@
 """What attacks still get from the mean of K clients: exact attacks, update matching and label rules beside a null baseline.
 
-    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local]
+    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local | --servers]
 
 Every client holds 4 test images of Fashion-MNIST; the network is 784-1000-10 with torch's first weights, drawn for every trial. Shares are
 of the images of all clients: for `division` and `ig` those that count as recovered (MSE at most 0.01 and SSIM at least 0.6, the rule of
 every audit), for `peeling` those that are certified and within 1e-3 (root mean square) of the truth. `labels` is the share of all labels
 that the rule `by_residual` reads from the mean, beside one that draws them. `class mean` knows every label and sees no update.
 With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step.
+With `--servers` the table is of dishonest servers: imprint (1000 bins, one model for all clients) and LOKI (16 bins a client, a model for
+each), which have 3,000 training images; their shares are of images within 1e-3 (imprint) and 3e-2 (LOKI, whose scale is known up to a bin).
 Intervals: Student's t over trials.
 """
 
@@ -23,6 +25,7 @@ from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import class_mean, draw_labels
 from leakscope.clients import Aggregation, Client
 from leakscope.core import random
+from leakscope.core.pairing import squared_distances
 from leakscope.core.types import LocalTraining, make_batch, to_gradient
 from leakscope.data import load
 from leakscope.metrics.interval import estimate_mean
@@ -30,8 +33,11 @@ from leakscope.metrics.labels import label_overlap
 from leakscope.models import Torch, build, draw_parameters
 from leakscope.play import Exposure, attack, expose, judge
 from leakscope.play.baselines import public_part
+from leakscope.play.dishonest import manipulate
+from leakscope.servers.imprint import Imprint
+from leakscope.servers.loki import Loki
 
-EACH, NEAR = 4, 1e-3
+EACH, NEAR, PUBLIC = 4, 1e-3, 3_000
 LOCAL = LocalTraining(epochs=2, batch_size=2, rate=0.05)
 
 
@@ -82,6 +88,23 @@ def labels(exposure: Exposure) -> str:
     return " | ".join(share(label_overlap(truth.labels, each, truth.mask)[:, None]) for each in (read, drawn))
 
 
+def manipulated(clients: int, trials: int) -> str:
+    """Return the shares of images that imprint and LOKI read from the mean, one trial at a time."""
+    data, shares = load("fashion_mnist"), []
+    public, public_labels = data.pictures("train", range(PUBLIC)), data.labels("train", range(PUBLIC))
+    for number in range(trials):
+        index = [i % data.size("test") for i in range(number * clients * EACH, (number + 1) * clients * EACH)]
+        batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
+        model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
+        weights, client = draw_parameters(model, Torch(), random.key([number])), Client(aggregate=clients)
+        for manipulation, rms in ((Imprint(), NEAR), (Loki(clients, units=4 * EACH), 3e-2)):
+            given = (model, batch, manipulation, public, public_labels)
+            guess = manipulate(*given, client=client, weights=weights, seeds=[number]).attack.reconstruction
+            distance = squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt()
+            shares.append(distance.amin(1) <= rms)
+    return " | ".join(share(torch.stack(shares[place::2])) for place in range(2))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -91,8 +114,14 @@ def main() -> None:
     parser.add_argument("--matching", type=int, default=3, help="trials of ig; 0 leaves it out")
     parser.add_argument("--iterations", type=int, default=300, help="of ig")
     parser.add_argument("--local", action="store_true", help="clients send weights after local training")
+    parser.add_argument("--servers", action="store_true", help="imprint and LOKI in the place of the honest server")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.servers:
+        print(f"n = {asked.trials} trials\n\n| clients | images | imprint | loki |\n|---|---|---|---|")
+        for K in asked.clients:
+            print(f"| {K} | {K * EACH} | {manipulated(K, asked.trials)} |", flush=True)
+        return
     public = class_mean(*public_part(load("fashion_mnist"), "test"), classes=10)
     print(
         f"n = {asked.trials} trials ({asked.matching} of ig)\n\n"

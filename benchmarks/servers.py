@@ -58,7 +58,6 @@ class Row:
     normal: bool = False  # weights N(0, 0.5^2) as in the papers on dense layers, else PyTorch's
     rms: float = 1e-3
     double: bool = False  # the client computes in float64
-    fewest: int = 1  # samples of a unit below which the client does not send its gradient
 
 
 def law(bins: int, batch: int) -> str:
@@ -101,7 +100,7 @@ for trap, chosen in TRAPS.items():
         f"{trap}-64": plain,
         f"{trap}-64-clipped": replace(plain, client=Client(defences=(Clip(1.0),))),
         f"{trap}-64-noise": replace(plain, client=Client(defences=(Clip(1.0), GaussianNoise(1e-4))), rms=0.1),
-        f"{trap}-64-censored": replace(plain, fewest=4),
+        f"{trap}-64-censored": replace(plain, client=Client(censor=4)),
     }
 
 
@@ -143,14 +142,16 @@ def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[
         model, weights, batch = to((model, weights, batch), dtype=torch.float64)
     began = time.perf_counter()
     given = (model, batch, row.manipulation, public, public_labels)
-    result = manipulate(*given, client=row.client, weights=weights, seeds=[number], fewest=row.fewest)
+    result = manipulate(*given, client=row.client, weights=weights, seeds=[number])
     took = time.perf_counter() - began
     honest = float("nan")
-    if isinstance(row.manipulation, TrapWeights | SolitonBiases) and row.client == HONEST and row.fewest == 1:
+    if isinstance(row.manipulation, TrapWeights | SolitonBiases) and row.client == HONEST:
         seen = expose(model, row.client, weights, batch, [number])
         honest = share(batch, attack(seen, row.manipulation.reader).reconstruction, row.rms)
     nearest = share(batch, result.baselines["nearest_public"].reconstruction, row.rms)
-    shares = near(batch, result.attack.reconstruction, row.rms).unflatten(0, (row.client.aggregate, -1)).mean(1)
+    shares = (
+        near(batch, result.attack.reconstruction, row.rms).unflatten(0, (row.client.aggregation.clients, -1)).mean(1)
+    )
     return shares, [honest, nearest, took]
 
 

@@ -4,7 +4,7 @@
 
 5 clients of 8 test images each train for 10 rounds (2 epochs of batches of 4, SGD at 0.5) from torch's first weights of 784-600-10; the
 server sees the mean of every round. `certified` is the share of images that were certified; `false` counts certified images that are
-farther than 1e-2 (root mean square) from any; `linked` is the share of pairs of certified images of one client that were linked, `wrong`
+farther than 1e-3 (root mean square) from any; `linked` is the share of pairs of certified images of one client that were linked, `wrong`
 the number of linked pairs of two clients. `accuracy` is that of the last round's model on 1,000 other images. Intervals: Student's t
 over trials.
 """
@@ -26,7 +26,7 @@ from leakscope.data.dataset import Dataset
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
 
-CLIENTS, EACH, ROUNDS, NEAR = 5, 8, 10, 1e-2
+CLIENTS, EACH, ROUNDS, NEAR = 5, 8, 10, 1e-3
 LOCAL = LocalTraining(epochs=2, batch_size=4, rate=0.5)
 
 

@@ -70,8 +70,8 @@ def test_censoring_stops_peeling_but_not_an_imprint() -> None:
     """An imprint's bins are differences of units that many samples activate."""
     model, batch = small_mlp(100), batch_of(1, 12)
 
-    def recall(manipulation: Imprint | SolitonBiases, fewest: int) -> float:
-        result = manipulate(model, batch, manipulation, PUBLIC, LABELS, fewest=fewest)
+    def recall(manipulation: Imprint | SolitonBiases, censor: int) -> float:
+        result = manipulate(model, batch, manipulation, PUBLIC, LABELS, client=Client(censor=censor))
         return float(exact(batch, result.attack.reconstruction).double().mean())
 
     assert recall(SolitonBiases(batch=12), 4) < 0.3 < recall(SolitonBiases(batch=12), 1)
@@ -81,7 +81,7 @@ def test_censoring_stops_peeling_but_not_an_imprint() -> None:
 @pytest.mark.parametrize("local", [None, LocalTraining(rate=0.5)])
 def test_censored_units_send_nothing(local: LocalTraining | None) -> None:
     batch = batch_of(1, 6)
-    seen = manipulate(small_mlp(), batch, SolitonBiases(batch=6), PUBLIC, LABELS, client=Client(local=local), fewest=3)
+    seen = manipulate(small_mlp(), batch, SolitonBiases(batch=6), PUBLIC, LABELS, client=Client(local=local, censor=3))
     last = seen.exposure.observation.rounds[0]
     update = direction(last, seen.exposure.observation.shares)
     sums = batch.inputs.flatten(2) @ last.before["dense1.weight"].mT + last.before["dense1.bias"][:, None]

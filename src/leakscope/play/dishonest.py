@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from leakscope.attacks.null import class_mean
@@ -44,18 +43,17 @@ def manipulate(
     client: Client = Client(),  # noqa: B008  frozen
     weights: Tree | None = None,
     seeds: Sequence[int] | None = None,
-    fewest: int = 1,
 ) -> ManipulationResult:
     """Return what a dishonest server reads of T clients, and what it would have guessed without their updates.
 
     `public` (P x input_shape in [0, 1]) are the server's own images; they must not contain private ones. `weights` are the honest
     weights with leading T, the model's if not given. With `fewest` above 1 the client censors units of the first layer that fewer of its
-    samples activate (`censor_rare_units`).
+    samples activate (`Client.censor`).
     """
     seeds = list(range(batch.trials)) if seeds is None else seeds
     honest = shared_weights(model, batch.trials) if weights is None else weights
     exposure = expose_manipulated(manipulation, model, client, honest, batch, public, seeds)
-    exposure = exposure if fewest <= 1 else censor_rare_units(exposure, fewest)
+    batch = exposure.batch  # of the clients that answered
     known = replace(exposure.knowledge, labels=batch.labels)
     guesses = {
         "class_mean": class_mean(public, public_labels, classes=model.classes).guess(known, batch.trials),
@@ -94,10 +92,8 @@ def _expose_sum(
     """Return the mean update of clients with weights of their own; weights before are those of the first client."""
     if client.rounds > 1:
         raise InputError(f"{manipulation.name} sums clients over one round, got Client.rounds = {client.rounds}")
-    summed, alone = client.aggregation, replace(client, aggregate=1)
-    if summed.dropouts:
-        raise InputError(f"{manipulation.name} sums clients that all answer: leave dropouts at 0")
-    K, parts = summed.clients, split_clients(batch, summed)
+    summed, alone, parts = client.aggregation, replace(client, aggregate=1), split_clients(batch, client.aggregation)
+    K, answering, answered = summed.clients, summed.answering(seeds), summed.answered(batch, seeds)
     exposures: list[Exposure] = []
     total: Tree = {}
     for number in range(K):
@@ -105,36 +101,13 @@ def _expose_sum(
         network, sent = dishonest_weights(manipulation.for_client(number), model, weights, public, seeds)
         own = random.fold(random.fold(random.key(list(seeds)), "aggregate"), number).tolist()
         seen = expose(network, alone, sent, part, own, informed=False)
-        share = part.mask.sum(1) / batch.mask.sum(1)
+        share = part.mask.sum(1) * answering[:, number].to(part.mask.device) / answered.mask.sum(1)
         update = direction(seen.observation.rounds[0], seen.observation.shares)
         update = {name: value * share.to(value).reshape(-1, *[1] * (value.ndim - 1)) for name, value in update.items()}
         total = add(total, update) if total else update
         exposures = exposures or [seen]
     first = exposures[0].observation
     change = total if first.shares is Shares.GRADIENT else subtract(first.rounds[0].before, total)
-    seen_sum = Observation((replace(first.rounds[0], sent=change),), first.shares, batch.mask.sum(1))
-    knowledge = attacker_knowledge(exposures[0].model, client, batch)
-    return Exposure(exposures[0].model, client, batch, tuple(seeds), seen_sum, knowledge)
-
-
-def censor_rare_units(exposure: Exposure, fewest: int) -> Exposure:
-    """Return the exposure of clients that send 0 for units of the first dense layer which fewer than `fewest` samples activate.
-
-    The defence of SRATTA (Marchand et al. 2023, arXiv:2306.07644). It counts activations at the weights the client received.
-    """
-    entry, batch, observation = exposure.model.entry, exposure.batch, exposure.observation
-    if entry is None or entry.bias is None or exposure.client.aggregation.clients > 1:
-        raise InputError("censoring rare units needs single clients and a first dense layer with a bias")
-    x = exposure.client.scaling.scale(batch.inputs, len(exposure.model.input_shape)).flatten(2)
-    rounds = []
-    for seen in observation.rounds:
-        sums = x.to(seen.before[entry.bias]) @ seen.before[entry.weight].mT + seen.before[entry.bias][:, None]
-        rare = ((sums > 0) & batch.mask[..., None]).sum(1) < fewest
-        kept = {entry.weight: ~rare[..., None], entry.bias: ~rare}
-        gradient = observation.shares is Shares.GRADIENT
-        hidden = {
-            name: torch.where(keep, seen.sent[name], 0 if gradient else seen.before[name])
-            for name, keep in kept.items()
-        }
-        rounds.append(replace(seen, sent=seen.sent | hidden))
-    return replace(exposure, observation=replace(observation, rounds=tuple(rounds)))
+    seen_sum = Observation((replace(first.rounds[0], sent=change),), first.shares, answered.mask.sum(1))
+    knowledge = attacker_knowledge(exposures[0].model, client, answered)
+    return Exposure(exposures[0].model, client, answered, tuple(seeds), seen_sum, knowledge)

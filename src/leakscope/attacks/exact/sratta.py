@@ -31,9 +31,10 @@ from leakscope.core.types import Knowledge, Observation, Shares, direction
 EPS = {torch.float64: 1e-14, torch.float32: 1e-6}  # relative error of a unit's update, with a margin
 REPEATS = {torch.float64: 2, torch.float32: 3}  # rounds that must give the same quotient
 SHADOW = 16  # random directions in which quotients are compared
-COARSE = 1e-3  # error of a quotient, relative to its size, above which it is no candidate
+COARSE = 3e-4  # error of a quotient, relative to its size, above which it is no candidate
 MOST = 4096  # candidates, those with the smallest errors
 CLEAR = 10.0  # errors by which a coefficient or a unit's value is not zero
+FAR = 20.0  # errors by which a quotient is not another
 WORKS_FOR = "a first dense layer with a bias, behind which units are silent"
 
 
@@ -128,9 +129,9 @@ def _between(place: int, rows: Tensor, error: Tensor) -> bool:
     shadow, allowed = rows @ directions.to(rows.device) / SHADOW**0.5, error * rows.norm(dim=1).clamp_min(1.0)
     apart = shadow - shadow[place]
     length, allowed = apart.norm(dim=1), allowed + allowed[place]
-    far = length > CLEAR * CLEAR * allowed
+    far = length > FAR * allowed
     unit = apart[far] / length[far, None]
-    slack = CLEAR * allowed[far] / length[far]  # sine of the angle that errors allow
+    slack = 3 * allowed[far] / length[far]  # sine of the angle that errors allow
     cosine = unit @ unit.mT
     return bool(((cosine < 0) & (1 - cosine.square() <= (slack + slack[:, None]).square())).any())
 
