@@ -1,11 +1,13 @@
 """Dishonest servers: how many samples of a batch each manipulation gets back, beside the honest server and what is published.
 
     LEAKSCOPE_DATA=... python benchmarks/servers.py [ROW ...] [--batches 3]
+    LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3]
 
-Every batch has honest weights, server draws and test samples of its own; public data are 10,000 training images. `share` is the part of
-the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a sample is
-only known up to its bin (LOKI). `honest` is the same reader on the weights that were not manipulated, `nearest` the share for the
-nearest public image, an oracle. Intervals: Student's t over batches.
+Every batch has honest weights, server draws and private samples of its own; public data are up to 10,000 training images. `share` is the
+part of the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a
+sample is only known up to its bin (LOKI), 0.1 under noise. `honest` is the same reader on the weights that were not manipulated, `nearest` the share for the
+nearest public image, an oracle. Intervals: Student's t over clients (n). `--fishing` prints how much of a ResNet18's update of 16 images,
+the head left out, is the gradient of the one image of a class: its cosine with that image's own gradient, beside the honest server's.
 """
 
 from __future__ import annotations
@@ -25,14 +27,16 @@ from leakscope.core.pairing import squared_distances
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, LocalTraining, Reconstruction, make_batch
 from leakscope.data import load
+from leakscope.data.dataset import Dataset, Part
 from leakscope.defences import Clip, GaussianNoise
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
 from leakscope.play import attack, expose
 from leakscope.play.dishonest import manipulate
+from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
-from leakscope.servers.manipulation import Manipulation
+from leakscope.servers.manipulation import Manipulation, dishonest_weights
 from leakscope.servers.soliton import SolitonBiases
 from leakscope.servers.trap_weights import TrapWeights
 
@@ -73,8 +77,8 @@ ROWS = {
     "trap-cifar10": Row("cifar10", 100, TrapWeights(factor=0.95, reader=analytic()), "0.54", normal=True),
     "trap-mnist-peeled": Row("mnist", 100, TrapWeights(factor=0.70), normal=True),
     "trap-cifar10-peeled": Row("cifar10", 100, TrapWeights(factor=0.95), normal=True),
-    "trap-mnist-3000-20": Row("mnist", 20, TrapWeights(factor=0.70, reader=analytic()), "1.0", units=3000, normal=True),
-    "trap-cifar10-3000-20": Row("cifar10", 20, TrapWeights(factor=0.95, reader=analytic()), "0.945", units=3000, normal=True),
+    "trap-mnist-3000-20": Row("mnist", 20, TrapWeights(factor=0.70), "1.0", units=3000, normal=True),
+    "trap-cifar10-3000-20": Row("cifar10", 20, TrapWeights(factor=0.95), "0.945", units=3000, normal=True),
 }  # fmt: skip
 ROWS |= {
     f"soliton-{name}": Row(name, 256, SolitonBiases(batch=256), "at least 0.856", normal=True, double=True)
@@ -96,7 +100,7 @@ for trap, chosen in TRAPS.items():
     ROWS |= {
         f"{trap}-64": plain,
         f"{trap}-64-clipped": replace(plain, client=Client(defences=(Clip(1.0),))),
-        f"{trap}-64-noise": replace(plain, client=Client(defences=(Clip(1.0), GaussianNoise(1e-4)))),
+        f"{trap}-64-noise": replace(plain, client=Client(defences=(Clip(1.0), GaussianNoise(1e-4))), rms=0.1),
         f"{trap}-64-censored": replace(plain, fewest=4),
     }
 
@@ -111,17 +115,29 @@ def weights_of(row: Row, model: Model, seed: int) -> Tree:
 
 def share(batch: Batch, result: Reconstruction, rms: float) -> float:
     """Return the part of the private samples that are among the reconstructed ones."""
+    return float(near(batch, result, rms).mean())
+
+
+def near(batch: Batch, result: Reconstruction, rms: float) -> Tensor:
+    """Return 1 for every private sample that is among the reconstructed ones, else 0."""
     distance = squared_distances(batch.inputs[0].double(), result.inputs[0].double()).sqrt()
-    return float((distance.amin(1) <= rms).double().mean())
+    return (distance.amin(1) <= rms).double()
 
 
-def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[float, float, float, float]:
-    """Return the shares of one batch (manipulated, honest, nearest public image) and seconds."""
+def private_part(row: Row, data: Dataset) -> Part:
+    """Return the part that private samples come from; large sums take the end of the training part."""
+    return "test" if row.batch <= data.size("test") // 3 else "train"
+
+
+def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[Tensor, list[float]]:
+    """Return each client's share of one batch, and the batch's with honest weights, by nearest public images, and seconds."""
     data = load(row.data)
     settings = {"hidden": (row.units,)} if row.network == "mlp" else {}
     model = build(row.network, data.input_shape, data.classes, settings)
-    index = range(number * row.batch, (number + 1) * row.batch)
-    batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
+    part = private_part(row, data)
+    first = number * row.batch if part == "test" else data.size(part) - (number + 1) * row.batch
+    index = range(first, first + row.batch)
+    batch = make_batch(data.pictures(part, index)[None], data.labels(part, index)[None], classes=data.classes)
     weights = weights_of(row, model, number)
     if row.double:
         model, weights, batch = to((model, weights, batch), dtype=torch.float64)
@@ -130,11 +146,32 @@ def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[
     result = manipulate(*given, client=row.client, weights=weights, seeds=[number], fewest=row.fewest)
     took = time.perf_counter() - began
     honest = float("nan")
-    if isinstance(row.manipulation, TrapWeights | SolitonBiases):
+    if isinstance(row.manipulation, TrapWeights | SolitonBiases) and row.client == HONEST and row.fewest == 1:
         seen = expose(model, row.client, weights, batch, [number])
         honest = share(batch, attack(seen, row.manipulation.reader).reconstruction, row.rms)
     nearest = share(batch, result.baselines["nearest_public"].reconstruction, row.rms)
-    return share(batch, result.attack.reconstruction, row.rms), honest, nearest, took
+    shares = near(batch, result.attack.reconstruction, row.rms).unflatten(0, (row.client.aggregate, -1)).mean(1)
+    return shares, [honest, nearest, took]
+
+
+def fished(number: int, *, honest: bool) -> float:
+    """Return the cosine between the update of 16 images behind the head and that of the only one of class 0 among them."""
+    data = load("cifar10")
+    model = build("resnet18", data.input_shape, data.classes)
+    labels = data.labels("test", range(data.size("test")))
+    target, others = (labels == 0).nonzero().flatten(), (labels != 0).nonzero().flatten()
+    index = [int(target[number]), *others[15 * number : 15 * number + 15].tolist()]
+    weights = draw_parameters(model, Torch(), random.key([number]))
+    if not honest:
+        model, weights = dishonest_weights(Fishing(), model, weights, data.pictures("train", range(4)), [number])
+    behind = [name for name in weights if model.head is None or name not in (model.head.weight, model.head.bias)]
+
+    def update(places: list[int]) -> Tensor:
+        batch = make_batch(data.pictures("test", places)[None], labels[places][None], classes=data.classes)
+        sent = expose(model, HONEST, weights, batch, [number]).observation.rounds[0].sent
+        return torch.cat([sent[name].flatten() for name in behind])
+
+    return float(torch.nn.functional.cosine_similarity(update(index), update(index[:1]), dim=0))
 
 
 def main() -> None:
@@ -142,22 +179,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="*", default=list(ROWS))
     parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--fishing", action="store_true", help="the purity of fished updates instead")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.fishing:
+        for honest in (True, False):
+            cosines = torch.tensor([fished(number, honest=honest) for number in range(asked.batches)])
+            who = "honest" if honest else "fishing"
+            print(f"{who}: n = {len(cosines)}, cosine {cosines.mean():.4f}, {cosines.min():.4f} to {cosines.max():.4f}")
+        return
     print(
         "| row | set | B | n | share | 95 % | published | honest | nearest | s a batch |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for name in asked.rows:
         row = ROWS[name]
         data = load(row.data)
-        known = range(min(PUBLIC, data.size("train")))
+        private = asked.batches * row.batch if private_part(row, data) == "train" else 0
+        known = range(min(PUBLIC, data.size("train") - private))
         public, labels = data.pictures("train", known), data.labels("train", known)
-        results = torch.tensor([play(row, number, public, labels) for number in range(asked.batches)])
-        ones = torch.ones(len(results), 1, dtype=torch.bool)
-        interval = estimate_mean(results[:, :1].double(), ones, within=(0.0, 1.0))
-        honest, nearest, took = results.nanmean(0)[1:].tolist()
+        results = [play(row, number, public, labels) for number in range(asked.batches)]
+        shares = torch.cat([each for each, _ in results])[:, None]
+        interval = estimate_mean(shares, torch.ones_like(shares, dtype=torch.bool), within=(0.0, 1.0))
+        honest, nearest, took = torch.tensor([rest for _, rest in results]).nanmean(0).tolist()
         print(
-            f"| {name} | {row.data} | {row.batch} | {len(results)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
+            f"| {name} | {row.data} | {row.batch} | {len(shares)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
             f"{row.published} | {'' if honest != honest else f'{honest:.3f}'} | {nearest:.3f} | {took:.1f} |",
             flush=True,
         )

@@ -26,7 +26,7 @@ from leakscope.cli import app
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
 WRITTEN = "Written by `tools/reference.py` from the code; do not edit it by hand."
-ROOMS = ("attacks", "defences", "metrics", "data", "models")
+ROOMS = ("attacks", "defences", "servers", "metrics", "data", "models")
 REST = "More"
 GROUPS = {
     "Audit": ("audit", "inspect", "peek", "audit_captures", "Audit", "Inspection", "Target", "capture", "Recording", "scan", "Scan"),
@@ -42,6 +42,7 @@ GROUPS = {
     "Attacks": ("analytic", "dlg", "idlg", "cpl", "ig", "sme", "dlfa", "aware", "Execution"),
     "Scores": ("score", "summarise", "Scores", "Summary", "baselines", "public_part"),
     "Values": ("Batch", "Observation", "Knowledge", "Reconstruction", "Shares", "Outcome", "direction"),
+    "A dishonest server": ("manipulate", "ManipulationResult"),
     "Components of your own": ("register_attack", "register_defence", "register_data", "register_model", "register_metric"),
     "Errors": ("InputError", "ScenarioError"),
 }  # fmt: skip

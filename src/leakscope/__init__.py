@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Uniform as Uniform, build as build, draw_parameters as draw_parameters, from_module as from_module,
     )  # fmt: skip
     from leakscope.peeking import peek as peek
+    from leakscope.play.dishonest import ManipulationResult as ManipulationResult, manipulate as manipulate
     from leakscope.play.baselines import baselines as baselines, public_part as public_part
     from leakscope.scenario import ScenarioError as ScenarioError, scenario_of as scenario_of
     from leakscope.scenario.registration import (

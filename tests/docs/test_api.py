@@ -14,7 +14,7 @@ import pytest
 import leakscope
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("attacks", "defences", "metrics", "data", "models")
+ROOMS = ("attacks", "defences", "servers", "metrics", "data", "models")
 NAMES = sorted(leakscope.__all__)
 
 

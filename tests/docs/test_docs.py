@@ -26,7 +26,10 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"`([^`\n]+)`")
-PUBLIC = {"leakscope", *(f"leakscope.{room}" for room in ("attacks", "data", "defences", "metrics", "models"))}
+PUBLIC = {
+    "leakscope",
+    *(f"leakscope.{room}" for room in ("attacks", "data", "defences", "metrics", "models", "servers")),
+}
 OURS = {"leakscope", "leakscope_papers"}
 BESIDE = {  # each framework needs its extra; the papers are a package of their own
     "leakscope.integrations.flower",

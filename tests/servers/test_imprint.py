@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import Batch, LocalTraining, Round
-from leakscope.models import build
+from leakscope.models import build, from_module
 from leakscope.play import attack
 from leakscope.servers.imprint import Functional, Imprint, brightness, cosine_mode, random_direction
 from manipulated import SHAPE, batch_of, exact, exposed, small_mlp
@@ -88,6 +89,14 @@ def test_honest_weights_of_inserted_units_change_nothing() -> None:
 def test_a_network_that_does_not_fit_is_refused(model: Model) -> None:
     with pytest.raises(InputError, match=r"imprint .*"):
         exposed(Imprint(), model, batch_of(1, 4))
+
+
+def test_a_layer_between_that_treats_units_apart_is_refused() -> None:
+    norm = nn.LayerNorm(24)
+    nn.init.uniform_(norm.weight, generator=torch.Generator().manual_seed(0))
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), norm, nn.Linear(24, 4))
+    with pytest.raises(InputError):
+        exposed(Imprint(), from_module(layers, input_shape=SHAPE), batch_of(1, 4))
 
 
 def test_settings_without_effect_are_refused() -> None:

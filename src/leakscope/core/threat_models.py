@@ -13,7 +13,8 @@ Their table (repository gparrella12/sok_gias_fl) grants each attacker model upda
 | G | x | x | x | | x | |
 | H | x | x | x | | x | x |
 
-Attackers here know the range of inputs, so at least B, and none manipulates, so at most E.
+Attackers of scenarios and audits know the range of inputs, so at least B, and none manipulates, so at most E. Those of
+`leakscope.servers` are F, or G with public data.
 """
 
 from __future__ import annotations

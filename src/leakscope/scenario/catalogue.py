@@ -23,6 +23,7 @@ from leakscope.federated import SELECTIONS, SERVERS
 from leakscope.learning.losses import LOSSES
 from leakscope.metrics import METRICS
 from leakscope.models import INITS, MODELS
+from leakscope.servers import MANIPULATIONS
 
 _PLAIN = {
     "patterned4": "A uniform tile repeated four times along each side (CPL's 4*4)",
@@ -58,6 +59,7 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
         ("partition", dict(PARTITIONS)),
         ("selection", dict(SELECTIONS)),
         ("server", dict(SERVERS)),
+        ("manipulation", dict(MANIPULATIONS)),
     )
     for kind, table in tables:
         for name, piece in table.items():

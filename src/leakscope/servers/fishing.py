@@ -1,6 +1,6 @@
-"""Fishing: a head that silences every sample but one. Wen et al. 2022, Fishing for user data in large-batch federated learning.
+"""Fishing: a head that silences every sample but one. Wen et al. 2022, Fishing for user data, arXiv:2202.00580.
 
-By class (arXiv:2202.00580, section 3.2): all head rows but that of the target class are 0 with a large bias. A sample of another class has
+By class: all head rows but that of the target class are 0 with a large bias. A sample of another class has
 no gradient behind the head; one of the target class has the gradient `-w_c` by its features. By feature: the target's row is
 `STEEP (f_m - q)` for one feature m, the others are 0. A sample of the target class has a gradient only if its feature is below q, so
 among samples of one class the one with the least feature stands alone. In both the bias gradient of the target says how many samples

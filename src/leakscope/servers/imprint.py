@@ -28,6 +28,7 @@ from leakscope.servers.manipulation import first_relu_layer
 
 FIRST, BIAS, SECOND = "imprint.first.weight", "imprint.first.bias", "imprint.second.weight"
 KERNELS = "imprint.kernels"  # of a convolution before the first layer, if there is one
+EQUAL = 1e-3  # relative difference between gradients that count as equal
 OWN = (FIRST, BIAS, SECOND, KERNELS)
 Functional = Callable[[tuple[int, ...], Tensor], Tensor]  # of an input's shape and a key; flat
 
@@ -115,11 +116,25 @@ class Imprint:
         row, edges = direction * gain, self._edges(values * gain, units)
         scale = self.shrink / edges.diff().clamp_min(TINY) if self.sparse else torch.full_like(edges[:-1], self.shrink)
         column = (2 * random.uniform(random.fold(key, "column"), (outputs,)).to(public) - 1) / (units * self.shrink)
-        return weights | {
+        changed = weights | {
             first: scale[:, None] * row,
             bias: -scale * edges[:-1],
             second: column[:, None].expand(outputs, units).clone(),
         }
+        if self.inserted is None:
+            self._check(model, changed, bias, public[values.argmax()])
+        return changed
+
+    def _check(self, model: Model, weights: Tree, bias: str, x: Tensor) -> None:
+        """Raise if the largest input, which activates all units, has different gradients on them: then differences mean nothing."""
+        leaf = weights[bias].clone().requires_grad_()
+        output, _ = model.apply(weights | {bias: leaf}, model.buffers, x[None], random.key(0))
+        (slope,) = torch.autograd.grad(output.logsumexp(1).sum(), leaf)
+        if not bool((slope - slope.mean()).abs().max() <= EQUAL * slope.abs().max()):
+            raise InputError(
+                f"{self.name} needs the next dense layer right behind the first; {model.name!r} treats units apart between "
+                "them: insert units"
+            )
 
     def _edges(self, values: Tensor, units: int) -> Tensor:
         """Return the lower edges of the bins, ascending, and the last upper edge; the outer bins are wide."""
