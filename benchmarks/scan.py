@@ -1,12 +1,12 @@
 """What the scan of a received model says of honest models and of every manipulation.
 
-python benchmarks/scan.py --seeds 6             # false alarms: limits from the even seeds, tested on the odd ones
+python benchmarks/scan.py --seeds 6             # false alarms: limits from the first half of the seeds, tested on the second
 python benchmarks/scan.py --seeds 6 --write     # the same, and writes the reference distributions of the package (all seeds)
 python benchmarks/scan.py --seeds 4 --traps     # how many of each manipulation are suspect under the package's limits
 
 Honest models: every network below at each seed, fresh, trained (1 to 12 epochs by SGD or Adam), and the trained one pruned by 50 and
 80 %, rounded to 8 and 4 bits, and fine-tuned on other data. The first round of training and the fine-tuning are also
-compared with the model before. Samples of 64 and of 16 are examples that the model was trained on (even seeds / 2) or others. A model is a
+compared with the model before. Samples of 64 and of 16 are examples that the model was trained on (seeds 0, 1, 4 and 5) or others. A model is a
 false alarm if any test of either scan is suspect. Intervals are Wilson's, 95 %.
 """
 
@@ -310,16 +310,18 @@ def show_detection(rows: list[Row], limits: Mapping[str, Mapping[str, float]]) -
 
 
 def show_false_alarms(rows: list[Row]) -> None:
-    """Print the false alarms on odd seeds under limits of even seeds, by kind, and the tests that gave them."""
-    limits = reference_of([row.values for row in rows if row.seed % 2 == 0])
-    odd = [row for row in rows if row.seed % 2]
-    alarms = [[key for key, value in row.values.items() if not value <= limits[key]["limit"]] for row in odd]
+    """Print the false alarms on the second half of the seeds under limits of the first, by kind, and the tests that gave them."""
+    seeds = sorted({row.seed for row in rows})
+    first = seeds[: len(seeds) // 2]
+    limits = reference_of([row.values for row in rows if row.seed in first])
+    others = [row for row in rows if row.seed not in first]
+    alarms = [[key for key, value in row.values.items() if not value <= limits[key]["limit"]] for row in others]
     print("| honest models | false alarms |\n|---|---|")
-    for kind in dict.fromkeys(row.kind for row in odd):
-        of = [bool(keys) for row, keys in zip(odd, alarms, strict=True) if row.kind == kind]
+    for kind in dict.fromkeys(row.kind for row in others):
+        of = [bool(keys) for row, keys in zip(others, alarms, strict=True) if row.kind == kind]
         print(f"| {kind} | {share(sum(of), len(of))} |")
-    print(f"| all | {share(sum(map(bool, alarms)), len(odd))} |")
-    for row, keys in zip(odd, alarms, strict=True):
+    print(f"| all | {share(sum(map(bool, alarms)), len(others))} |")
+    for row, keys in zip(others, alarms, strict=True):
         if keys:
             found = ", ".join(f"{key} {row.values[key]:.3g}" for key in keys)
             print(f"  false alarm: {row.network}, {row.kind}, seed {row.seed}: {found}")

@@ -20,6 +20,7 @@ NEEDED = (
     "leakscope/report/templates/page.html",
     "leakscope/data/bundled/digits.npz",
     "leakscope/data/bundled/digits.LICENSE.txt",
+    "leakscope/scanning/reference.json",
     "leakscope_papers/pages/templates/paper.html",
 )
 PEEK = """

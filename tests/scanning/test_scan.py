@@ -19,11 +19,21 @@ import traps
 from leakscope import Scan, Target, scan
 from leakscope.cli import app
 from leakscope.core.errors import InputError
+from leakscope.core.tree import take
+from leakscope.models import from_module
 from leakscope.models.low_rank import adapt
+from leakscope.play import shared_weights
 from leakscope.scanning.dense_rows import mirrored_rows
 from leakscope.scanning.findings import ABOUT, Test, Verdict
-from leakscope.scanning.own_batch import read_batch
+from leakscope.scanning.own_batch import read_batch, relative_loss
 from leakscope.scanning.reference import BATCHES, key_of, limit_of, load_reference
+from leakscope.servers.catalogue import MANIPULATIONS
+from leakscope.servers.fishing import Fishing
+from leakscope.servers.imprint import BIAS, FIRST, Imprint
+from leakscope.servers.loki import Loki
+from leakscope.servers.manipulation import Manipulation, dishonest_weights
+from leakscope.servers.soliton import SolitonBiases
+from leakscope.servers.trap_weights import TrapWeights
 
 ON_DATA = (Test.D_SNR, Test.CLASS_D_SNR, Test.LOSS, Test.DEGREES, Test.PEELING)
 
@@ -70,6 +80,37 @@ def test_what_a_trap_does_to_the_own_batch_is_suspect(trap: Callable[[], nn.Modu
     assert tests <= suspects(scanned(trap()))
 
 
+def manipulated(manipulation: Manipulation) -> nn.Module:
+    """Return the digits' network as a dishonest server sends it; of inserted units the first layer alone."""
+    net, (x, _) = traps.dense(), traps.digits(256)
+    model = from_module(net, input_shape=(1, 8, 8))
+    sent = take(dishonest_weights(manipulation, model, shared_weights(model, 1), x, [0])[1], 0)
+    if FIRST in sent:
+        net = nn.Sequential(nn.Linear(*sent[FIRST].shape[::-1]))
+        sent = {"0.weight": sent[FIRST], "0.bias": sent[BIAS]}
+    net.load_state_dict(sent)
+    return net
+
+
+WEIGHTS_ALONE = {
+    "imprint": (Imprint(), Test.EQUAL_ROWS),
+    "loki": (Loki(clients=3, units=64), Test.EQUAL_ROWS),
+    "trap_weights": (TrapWeights(), Test.MIRRORED_ROWS),
+    "fishing": (Fishing(target=3), Test.LARGEST),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name != "soliton_biases"])
+def test_the_weights_of_every_manipulation_but_soliton_biases_are_suspect(name: str) -> None:
+    manipulation, test = WEIGHTS_ALONE[name]
+    assert test in suspects(scan(manipulated(manipulation)))
+
+
+def test_soliton_biases_are_suspect_by_what_they_read_back() -> None:
+    assert not scan(manipulated(SolitonBiases())).suspected
+    assert {Test.DEGREES, Test.PEELING} <= suspects(scanned(manipulated(SolitonBiases())))
+
+
 @pytest.mark.parametrize("number", BATCHES)
 def test_honest_models_are_not_suspected(number: int) -> None:
     assert not scanned(traps.dense(), number).suspected
@@ -106,7 +147,8 @@ def test_gradient_norms_are_those_of_single_examples() -> None:
         torch.testing.assert_close(own.norms[name], values.flatten(1).norm(dim=1), rtol=1e-4, atol=1e-7)
     ratios = [float(n.max() / (n.sum() - n.max())) for n in own.norms.values()]
     assert own.d_snr().value == pytest.approx(max(ratios))
-    assert own.loss == pytest.approx(float(nn.functional.cross_entropy(net(x), y).detach()), rel=1e-5)
+    expected = float(nn.functional.cross_entropy(net(x), y).detach()) / math.log(10)
+    assert relative_loss(net, x, y, "cross_entropy") == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_was_not_tested_is_named() -> None:
@@ -184,6 +226,14 @@ def test_what_does_not_fit_is_one_line() -> None:
         scan(Target(model=traps.dense(), inputs=inputs, labels=labels + 10))
     with pytest.raises(InputError, match=r"^inputs hold NaN"):
         scan(Target(model=traps.dense(), inputs=inputs / 0, labels=labels))
+
+
+def test_infinite_gradients_are_suspect_and_a_frozen_model_has_none() -> None:
+    net = traps.dense()
+    net[3].weight.data *= 1e38
+    assert scanned(net, 16)[Test.D_SNR].verdict is Verdict.SUSPECT
+    frozen = scanned(traps.dense().requires_grad_(False), 16)
+    assert frozen[Test.D_SNR].verdict is Verdict.ABSENT
 
 
 def test_json_holds_numbers_only() -> None:

@@ -18,7 +18,7 @@ FEATURES = 8  # with fewer inputs rows are alike by chance
 UNITS = 4
 PARALLEL = 0.999
 MIRRORED = 1e-3  # of the positive weights, left over by the best multiple of the negative ones
-MOST_ROWS = 2048  # compared with each other
+MOST_ROWS = 2048  # of a layer that are compared, evenly spaced
 
 
 def dense_layers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -32,6 +32,10 @@ def dense_layers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield name, rows
 
 
+def _spaced(rows: Tensor) -> Tensor:
+    return rows[:: -(-len(rows) // MOST_ROWS)]
+
+
 def largest(readings: Iterator[Reading]) -> Reading:
     """Return the reading with the largest value; one without a value if there is none."""
     values = [reading for reading in readings if reading.value is not None]
@@ -40,14 +44,14 @@ def largest(readings: Iterator[Reading]) -> Reading:
 
 def equal_rows(module: nn.Module) -> Reading:
     """Return the largest share of a layer's rows that are multiples of one row."""
-    return largest(Reading(_parallel_share(rows), name) for name, rows in dense_layers(module))
+    return largest(Reading(_parallel_share(_spaced(rows)), name) for name, rows in dense_layers(module))
 
 
 def _parallel_share(rows: Tensor) -> float:
     """Return the size of the largest group of parallel rows over the number of rows that are not 0."""
     sizes = rows.norm(dim=1)
     live = (sizes > 0) & sizes.isfinite()
-    rows = (rows[live] / sizes[live, None])[:MOST_ROWS]
+    rows = rows[live] / sizes[live, None]
     if len(rows) < UNITS:
         return 0.0
     group = int(((rows @ rows.mT).abs() > PARALLEL).sum(1).max())
@@ -56,7 +60,7 @@ def _parallel_share(rows: Tensor) -> float:
 
 def mirrored_rows(module: nn.Module) -> Reading:
     """Return the largest share of a layer's rows whose sorted positive weights are a multiple of the sorted negative ones."""
-    return largest(Reading(_mirrored_share(rows), name) for name, rows in dense_layers(module))
+    return largest(Reading(_mirrored_share(_spaced(rows)), name) for name, rows in dense_layers(module))
 
 
 def _mirrored_share(rows: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 D-SNR: for every weight tensor the largest gradient norm of an example over the sum of the others; in an honest model no example drowns
 the rest. Garov et al. 2024 (SEER), arXiv:2306.03013. Fishing (Wen et al. 2022, arXiv:2202.00580) first leaves a gradient to one class
-only, which the same ratio over classes shows. Networks are run in eval mode: batch statistics would mix examples.
+only, which the same ratio over classes shows. Gradients are those of eval mode: batch statistics would mix examples.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakscope.core.errors import InputError, first_line
 from leakscope.learning.losses import LOSSES, one_hot
@@ -27,12 +28,10 @@ CLASSES = 3  # of a sample, below which no class can be compared with the others
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnBatch:
-    """Gradient norms of every example by tensor, the labels, the mean loss, and the loss of a uniform guess (None: no classes)."""
+    """Gradient norms of every example by tensor, and the labels."""
 
     norms: dict[str, Tensor]
     labels: Tensor
-    loss: float
-    uniform: float | None
 
     def d_snr(self) -> Reading:
         """Return the largest norm of an example over the sum of the others, largest of the tensors."""
@@ -48,41 +47,43 @@ class OwnBatch:
             _ratio(name, torch.stack([norms[each].mean() for each in of])) for name, norms in self.norms.items()
         )
 
-    def loss_reading(self) -> Reading:
-        """Return the mean loss over that of a uniform guess."""
-        return Reading(None if self.uniform is None else self.loss / self.uniform)
-
 
 def _ratio(name: str, norms: Tensor) -> Reading:
     """Return the largest norm over the sum of the others; nothing where no example has a gradient."""
     most = float(norms.max())
     rest = float(norms.sum()) - most
-    return Reading(None if most == 0 else most / rest if rest > 0 else math.inf, name)
+    if most == 0:
+        return Reading(None)
+    return Reading(most / rest if 0 < rest < math.inf else math.inf, name)  # NaN and infinity count as infinite
 
 
 def read_batch(module: nn.Module, inputs: Tensor, labels: Tensor, loss: Criterion) -> OwnBatch:
-    """Return gradient norms and losses of single examples, one after the other, which every network can do."""
+    """Return gradient norms of single examples, one after the other, which every network can do."""
     net = copy.deepcopy(module).eval()
     weights = {name: value for name, value in net.named_parameters() if value.requires_grad and value.numel() > 1}
     norms: dict[str, list[float]] = {name: [] for name in weights}
-    total, uniform = 0.0, None
+    if not weights:
+        return OwnBatch({}, labels)
     for x, y in zip(inputs.split(1), labels.split(1), strict=True):
-        output = run_network(net, x)
-        value = _loss(loss, output, y)
-        total += float(value.detach())
-        uniform = _uniform(loss, output)
+        value = _loss(loss, run_network(net, x), y)
         gradients = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
         for name, gradient in zip(weights, gradients, strict=True):
             norms[name].append(0.0 if gradient is None else float(gradient.norm()))
-    sizes = {name: torch.nan_to_num(torch.tensor(each), torch.inf) for name, each in norms.items()}
-    return OwnBatch(sizes, labels, total / len(inputs), uniform)
+    return OwnBatch({name: torch.tensor(each) for name, each in norms.items()}, labels)
 
 
 def relative_loss(module: nn.Module, inputs: Tensor, labels: Tensor, loss: Criterion) -> float | None:
-    """Return the mean loss of a sample over that of a uniform guess, in eval mode; None without classes."""
+    """Return the mean loss of a sample over that of a uniform guess; None without classes.
+
+    Batch norms use the sample's statistics, as in training: after a first round running statistics may still be far off.
+    """
+    net = copy.deepcopy(module).eval()
+    for layer in net.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.train()
     with torch.no_grad():
-        output = run_network(copy.deepcopy(module).eval(), inputs)
-        uniform = _uniform(loss, output)
+        output = run_network(net, inputs)
+        uniform = math.log(output.shape[-1]) if _is_cross_entropy(loss) and output.shape[-1] > 1 else None
         return None if uniform is None else float(_loss(loss, output, labels)) / uniform
 
 
@@ -98,11 +99,6 @@ def run_network(net: nn.Module, x: Tensor) -> Tensor:
     if not isinstance(output, Tensor):
         raise InputError(f"the model must return a tensor, got {type(output).__name__}")
     return output
-
-
-def _uniform(loss: Criterion, output: Tensor) -> float | None:
-    """Return the cross entropy of a uniform guess; None for other losses."""
-    return math.log(output.shape[-1]) if _is_cross_entropy(loss) and output.shape[-1] > 1 else None
 
 
 def _is_cross_entropy(loss: Criterion) -> bool:

@@ -160,7 +160,7 @@ def _data_lines(sample: Target, why: str) -> list[ScanLine]:
     return [
         judge_reading(Test.D_SNR, own.d_snr(), batch),
         judge_reading(Test.CLASS_D_SNR, own.class_d_snr(), batch),
-        judge_reading(Test.LOSS, own.loss_reading()),
+        judge_reading(Test.LOSS, Reading(relative_loss(sample.model, sample.inputs, labels, sample.loss))),
         degrees,
         ScanLine(Test.PEELING, Verdict.NOT_TESTED, note=problem)
         if structure is None
