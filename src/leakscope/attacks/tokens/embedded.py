@@ -139,11 +139,7 @@ def candidates(observation: Observation, lookup: Lookup) -> Tensor:
         for trial, rows in enumerate(seen.sent[lookup.weight].cpu()):
             before = seen.before[lookup.weight][trial].cpu()
             shared = observation.shares is Shares.GRADIENT
-            bag = (
-                bag_of_gradient(rows, tied=lookup.tied)
-                if shared
-                else bag_of_weights(before, rows, tied=lookup.tied)
-            )
+            bag = bag_of_gradient(rows, tied=lookup.tied) if shared else bag_of_weights(before, rows, tied=lookup.tied)
             possible[trial, bag.tokens] = True
     return possible | ~possible.any(1, keepdim=True)
 

@@ -26,7 +26,7 @@ from leakscope.attacks.tokens.embedded import (
     table_of,
     without_table,
 )
-from leakscope.attacks.tokens.moves import Likelihood, TokenMoves
+from leakscope.attacks.tokens.moves import Likelihood, Search, TokenMoves
 from leakscope.attacks.view import View
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -43,18 +43,8 @@ class RowLength:
     def __call__(self, view: View) -> Tensor:
         """Return the penalty."""
         guess = view.unknowns[GUESS]
-        return self.weight * (guess.norm(dim=-1).mean() / math.sqrt(guess.shape[-1]) - 1).square()
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The settings of LAMP's moves; see `TokenMoves`."""
-
-    every: int = 75
-    tries: int = 200
-    starts: int = 500
-    weight: float = 0.2
-    likelihood: Likelihood | None = None
+        length: Tensor = guess.norm(dim=-1).mean() / math.sqrt(guess.shape[-1])
+        return self.weight * (length - 1).square()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +73,7 @@ class TokenMatching:
         scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
         matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
         if self.search is not None:
-            each, first = self.search, max(2, matching.stop.iterations // 10)
-            moves = TokenMoves(
-                table, possible, first, each.every, each.tries, each.starts, each.weight, each.likelihood
-            )
+            moves = TokenMoves(self.search, table / scale[:, None, None], possible, matching.stop.iterations)
             matching = replace(matching, moves=moves)
         known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
         found = matching.run(embedded, without_table(observation, lookup), known, seeds, execution)
@@ -101,12 +88,12 @@ class TokenMatching:
 
 
 def tag(
-    *, alpha: float = 0.01, rate: float = 2.0, labels: str = "auto", iterations: int = 2500, restarts: int = 1
+    *, alpha: float = 0.01, rate: float = 0.5, labels: str = "auto", iterations: int = 2500, restarts: int = 1
 ) -> TokenMatching:
     """TAG (Deng et al. 2021): squared differences of gradients and `alpha` times absolute ones, Adam in the embeddings.
 
     Equation: `min over x of sum_l |g_l(x) - g_l|^2 + alpha c_l |g_l(x) - g_l|_1`, c_l from 1 to 0 over the layers.
-    Reference: Deng et al. 2021, TAG, arXiv:2103.06819; settings as in LAMP's comparison.
+    Reference: Deng et al. 2021, TAG, arXiv:2103.06819; alpha and iterations as in LAMP's comparison, the rate a quarter of it.
     Works when: a transformer's gradient of one or few short sentences; any loss over classes.
     Costs: 2500 evaluations with a second derivative.
     """
@@ -123,13 +110,16 @@ def lamp(
     every: int = 75,
     tries: int = 200,
     starts: int = 500,
+    whole: int = 0,
     labels: str = "auto",
     iterations: int = 2000,
     restarts: int = 1,
 ) -> TokenMatching:
     """LAMP (Balunovic et al. 2022): embeddings of the table's length, and moves of tokens scored with a language model.
 
-    `likelihood` is a language model of yours, from K x L token numbers to K log-likelihoods; without one the update alone decides.
+    `starts` fresh guesses are tried first and `tries` moves after `every` iterations. `whole` steps of a search among whole tokens end
+    the attack; the authors have none. `likelihood` is a language model of yours, from K x L token numbers to K log-likelihoods; without
+    one the update alone decides.
 
     Equation: `min over x of mean_l 1 - cos(g_l(x), g_l) + length (mean |x_i| / mean |e_v| - 1)^2`, with moves that lower
     `mismatch + perplexity * (mean negative log-likelihood of a token)`.
@@ -138,15 +128,14 @@ def lamp(
     Costs: 2000 evaluations with a second derivative, and `tries` of the gradient alone after every 75 of them.
     """
     attack = _embedding_attack("lamp", distance, rate, labels, iterations, restarts)
-    return TokenMatching(
-        replace(attack, priors=(RowLength(length),)), Search(every, tries, starts, perplexity, likelihood)
-    )
+    search = Search(every, tries, starts, whole, perplexity, likelihood)
+    return TokenMatching(replace(attack, priors=(RowLength(length),)), search)
 
 
 def _embedding_attack(
     name: str, distance: Distance, rate: float, labels: str, iterations: int, restarts: int
 ) -> Matching:
-    """Return the part that TAG and LAMP share: Adam on embeddings, the rate times 0.89 after every 50 iterations."""
+    """Return the part that TAG and LAMP share: Adam on embeddings, the rate times 0.89 after every fortieth (LAMP: 50 of 2000)."""
     if not rate > 0:
         raise InputError(f"{name}(rate=...) must be above 0, got {rate}")
     return Matching(
@@ -155,7 +144,7 @@ def _embedding_attack(
         objective=Match(distance),
         labels=labels,
         optimiser=Adam(rate),
-        rules={GUESS: Rule(schedule=Exponential(0.89, 50))},
+        rules={GUESS: Rule(schedule=Exponential(0.89, max(1, iterations // 40)))},
         stop=Stop(iterations=iterations),
         restarts=restarts,
     )
