@@ -46,7 +46,7 @@ ROOMS = {
     },
 }
 LINES = 6000  # a room with more is two rooms
-WITHIN = ("attacks/engine", "attacks/exact")  # rooms of their own inside another
+WITHIN = ("attacks/engine", "attacks/exact", "attacks/tokens")  # rooms of their own inside another
 TOP = {"__init__", "peeking", "__main__"}
 
 

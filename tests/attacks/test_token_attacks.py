@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from leakscope.attacks.distances import SquaredAndAbsolute
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.objectives import compares_lengths
 from leakscope.attacks.tokens.embedded import candidates, decode, find_lookup, over_embeddings, without_table
 from leakscope.attacks.tokens.moves import Search, TokenMoves, moved, rearranged
-from leakscope.attacks.tokens.token_attacks import TokenMatching, lamp, tag
-from leakscope.attacks.view import Facts
+from leakscope.attacks.tokens.token_attacks import TagMatch, TokenMatching, lamp, tag
+from leakscope.attacks.view import Clock, Facts, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -109,15 +109,18 @@ def test_decoding_takes_the_nearest_of_the_possible_tokens() -> None:
     assert decode(embeddings, table, possible).tolist() == [[[3]]]
 
 
-@given(alpha=st.floats(0, 2))
-def test_tags_distance_is_its_formula(alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.01, 2.0])
+def test_tags_objective_is_its_formula(alpha: float) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = ({name: torch.randn(3, 2, generator=generator).double() for name in "xyz"} for _ in range(2))
     expected = sum(
         float((a[name] - b[name]).square().sum() + alpha * weight * (a[name] - b[name]).abs().sum())
         for name, weight in zip("xyz", (1, 2 / 3, 1 / 3), strict=True)
     )
-    assert_close(float(SquaredAndAbsolute(alpha)(a, b)), expected)
+    nothing = torch.zeros(())
+    view = View({}, Simulated(a, nothing, nothing), b, Round({}, {}, b), Knowledge((2,), 2, 1), Clock(nothing, nothing))
+    assert_close(float(TagMatch(alpha)(view)), expected)
+    assert compares_lengths(TagMatch(alpha))
 
 
 def test_tag_matches_the_gradient_and_returns_tokens_of_the_bag() -> None:

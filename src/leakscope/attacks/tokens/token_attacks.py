@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.distances import Distance, SquaredAndAbsolute, cosine_per_tensor
+from leakscope.attacks.distances import Distance, cosine_per_tensor
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
@@ -27,11 +29,35 @@ from leakscope.attacks.tokens.embedded import (
     without_table,
 )
 from leakscope.attacks.tokens.moves import Likelihood, Search, TokenMoves
-from leakscope.attacks.view import View
+from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import squared_norm, subtract
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
+
+
+@dataclass(frozen=True, slots=True)
+class TagMatch:
+    """`sum_l |s_l - o_l|^2 + alpha c_l |s_l - o_l|_1` over the K tensors l of an update, c_l = 1, ..., 1 / K (TAG, Eq. 3).
+
+    Deng et al. 2021 let the weight of a layer fall from the first to the last; a straight line as in breaching.
+    """
+
+    alpha: float = 0.01
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    sees_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha < math.inf:
+            raise InputError(f"TagMatch.alpha must be in [0, inf), got {self.alpha}")
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the mismatch of one trial in one round."""
+        off = subtract(view.simulated.update, view.observed)
+        absolute = [(1 - i / len(off)) * value.abs().sum() for i, value in enumerate(off.values())]
+        return squared_norm(off) + self.alpha * torch.stack(absolute).sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +123,7 @@ def tag(
     Works when: a transformer's gradient of one or few short sentences; any loss over classes.
     Costs: 2500 evaluations with a second derivative.
     """
-    return TokenMatching(_embedding_attack("tag", SquaredAndAbsolute(alpha), rate, labels, iterations, restarts))
+    return TokenMatching(_embedding_attack("tag", TagMatch(alpha), rate, labels, iterations, restarts))
 
 
 def lamp(
@@ -127,13 +153,13 @@ def lamp(
     Works when: as tag; a language model of the same tokens helps the order of words.
     Costs: 2000 evaluations with a second derivative, and `tries` of the gradient alone after every 75 of them.
     """
-    attack = _embedding_attack("lamp", distance, rate, labels, iterations, restarts)
+    attack = _embedding_attack("lamp", Match(distance), rate, labels, iterations, restarts)
     search = Search(every, tries, starts, whole, perplexity, likelihood)
     return TokenMatching(replace(attack, priors=(RowLength(length),)), search)
 
 
 def _embedding_attack(
-    name: str, distance: Distance, rate: float, labels: str, iterations: int, restarts: int
+    name: str, objective: Objective, rate: float, labels: str, iterations: int, restarts: int
 ) -> Matching:
     """Return the part that TAG and LAMP share: Adam on embeddings, the rate times 0.89 after every fortieth (LAMP: 50 of 2000)."""
     if not rate > 0:
@@ -141,10 +167,13 @@ def _embedding_attack(
     return Matching(
         name,
         start=Normal(),
-        objective=Match(distance),
+        objective=objective,
         labels=labels,
         optimiser=Adam(rate),
         rules={GUESS: Rule(schedule=Exponential(0.89, max(1, iterations // 40)))},
         stop=Stop(iterations=iterations),
         restarts=restarts,
     )
+
+
+TOKEN_ATTACKS: dict[str, Callable[[], TokenMatching]] = {"tag": tag, "lamp": lamp}  # of networks over token numbers
