@@ -26,27 +26,29 @@ ROOMS = {
     "kernels": {"core"},
     "defences": {"core", "learning"},
     "attacks": {"core", "learning", "kernels"},
+    "servers": {"core", "learning", "kernels", "models", "attacks"},
     "clients": {"core", "learning", "defences"},
     "analysis": {"core", "learning"},
     "inference": {"core", "metrics"},
     "federated": {"core", "data", "kernels", "learning", "metrics", "defences", "clients"},
-    "play": {"core", "data", "metrics", "defences", "attacks", "clients"},
+    "play": {"core", "data", "metrics", "defences", "attacks", "servers", "clients"},
     "scenario": {"core", "data", "models", "learning", "metrics", "defences", "attacks", "clients", "federated"},
     "sweep": LOWER | {"play", "scenario"},
     "training": LOWER | {"scenario", "sweep"},
     "search": LOWER | {"scenario", "sweep"},
     "auditing": LOWER | {"play", "scenario", "sweep"},
     "guarding": {"core", "metrics", "defences", "attacks", "clients", "play", "auditing"},
+    "scanning": {"core", "models", "learning", "attacks", "clients", "play", "auditing"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
     "report": {"core", "metrics", "store", "play", "scenario", "search", "training", "auditing", "studies"},
-    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding"},
+    "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding", "scanning"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
-        *("studies", "report", "integrations"),
+        *("models", "scanning", "studies", "report", "integrations"),
     },
 }
 LINES = 6000  # a room with more is two rooms
-WITHIN = ("attacks/engine", "attacks/exact", "attacks/tokens")  # rooms of their own inside another
+WITHIN = ("attacks/engine", "attacks/exact", "attacks/tokens", "auditing/tokens")  # rooms of their own inside another
 TOP = {"__init__", "peeking", "__main__"}
 
 

@@ -379,4 +379,4 @@ def test_an_audit_of_tokens_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.grade not in (Grade.A, Grade.B)
     assert found.static is not None
     assert found.static[Topic.EMBEDDINGS].severity is Severity.EXACT
-    assert audit_record(found)["threat_model"] is None
+    assert audit_record(found)["threat_model"] == "B"

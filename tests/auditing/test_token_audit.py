@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from html import escape
 
 import pytest
 import torch
@@ -11,10 +13,17 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.attacks.exact.span_test import SpanEnd
 from leakscope.auditing.audit_record import audit_record
-from leakscope.auditing.result import Audit
+from leakscope.auditing.limits import Budget
+from leakscope.auditing.result import Audit, headline, labels_words
+from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.target import Target
+from leakscope.auditing.tokens.network import TokenTable
+from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
+from leakscope.defences import Defence, GaussianNoise
 from leakscope.models import TextTransformer, adapt, gpt
+from leakscope.play.text_leak import Mark
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
 
@@ -41,7 +50,13 @@ def network(**given: object) -> TextTransformer:
 
 
 def audited(
-    module: nn.Module, client: LocalTraining | None = None, inputs: Tensor | None = None, examples: int = 2
+    module: nn.Module,
+    client: LocalTraining | None = None,
+    inputs: Tensor | None = None,
+    examples: int = 2,
+    words: Sequence[str] | None = None,
+    defences: Sequence[Defence] = (),
+    remedies: bool = False,
 ) -> Audit:
     x = sample() if inputs is None else inputs
     return leakscope.audit(
@@ -52,6 +67,9 @@ def audited(
         examples=examples,
         clients=4,
         client=client,
+        words=words,
+        defences=defences,
+        remedies=remedies,
         progress=False,
     )
 
@@ -66,9 +84,43 @@ def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
     assert made.text.null_rouge1 < 0.8
     assert made.failures({"asr": 0.5}) != []
     assert made.static is not None
-    assert "ROUGE" in render(page_of_audit(made, command="x"))
-    record = audit_record(made)
-    assert json.loads(json.dumps(record))["text"]["ends"] == ["sentences"] * 4
+    assert made.recovered == made.text.sentences.n
+    assert made.static[Topic.TOKENS].severity is Severity.EXACT
+    record = json.loads(json.dumps(audit_record(made)))["text"]
+    assert record["ends"] == ["sentences"] * 4
+    assert [null["name"] for null in record["nulls"]] == ["frequent_tokens", "unigram", "bigram", "nearest_public"]
+    assert "shown" not in record
+
+
+def test_labels_of_a_classifier_stand_in_the_headline() -> None:
+    made = audited(network())
+    assert made.labels is not None
+    assert made.labels.share == made.measures.labels == 1 > made.labels.guessing
+    assert labels_words(made.labels) in headline(made)
+
+
+def test_the_page_shows_words_with_their_marks_and_never_as_html() -> None:
+    words = [f"<b>{number}</b>" for number in range(WORDS)]
+    made = audited(network(), words=words)
+    assert made.text is not None
+    assert {mark for each in made.text.shown for mark in each.marks} == {Mark.PLACE}
+    html = render(page_of_audit(made, command="x"))
+    first = made.text.shown[0].truth[0]
+    assert first in words
+    assert f'<span class="place" title="in its place">{escape(first)}</span>' in html
+    assert first not in html
+
+
+def test_words_of_another_tokeniser_are_refused() -> None:
+    with pytest.raises(InputError):
+        audited(network(), words=["a"] * (WORDS + 1))
+
+
+def test_noise_of_known_size_leaves_no_proved_bag() -> None:
+    made = audited(network(), defences=[GaussianNoise(0.1)])
+    assert made.text is not None
+    assert made.text.exact_bags == 0
+    assert made.text.sentences.value == 0
 
 
 def test_with_dropout_the_bag_of_words_is_left() -> None:
@@ -78,6 +130,9 @@ def test_with_dropout_the_bag_of_words_is_left() -> None:
     assert made.text.bag is not None
     assert made.text.bag.value == 1 > made.text.null_bag
     assert set(made.text.ends) == {SpanEnd.NOTHING}
+    assert {mark for each in made.text.shown for mark in each.marks} == {Mark.BAG}
+    assert made.static is not None
+    assert made.static[Topic.TOKENS].severity is Severity.NEUTRAL
 
 
 def test_adapters_leak_after_several_steps_where_the_budget_holds() -> None:
@@ -101,8 +156,44 @@ def test_a_language_model_is_audited_under_its_own_loss() -> None:
         return nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
     x = sample()
-    made = leakscope.audit(network(classes=None), loss, x, x, examples=2, clients=3, progress=False)
+    made = leakscope.audit(network(classes=None), loss, x, x, examples=2, clients=3, remedies=False, progress=False)
     assert made.grade == "F"
+
+
+@pytest.mark.slow
+def test_remedies_are_met_by_the_attacker_who_knows_them() -> None:
+    made = audited(network(), examples=1, remedies=True)
+    found = {remedy.name: remedy.leak for remedy in made.text_remedies}
+    frozen, rows = found["freeze the embedding"], found["drop half of the embedding's rows"]
+    both, pruned = found["freeze the embedding, dropout of 0.1"], found["prune 99 % of the update"]
+    assert frozen is not None
+    assert rows is not None
+    assert both is not None
+    assert pruned is not None
+    assert made.text is not None
+    assert frozen.bag is None
+    assert (
+        frozen.sentences.value == rows.sentences.value == made.text.sentences.value == 1
+    )  # the span test is not hindered
+    assert rows.bag is not None
+    assert 0.2 < rows.bag.value < 0.8
+    assert both.sentences.value == 0
+    assert both.bag is None
+    assert pruned.sentences.value == 0
+    assert [remedy.record()["name"] for remedy in made.text_remedies] == [*found]
+    shares = [leak.sentences.value for leak in found.values() if leak is not None]
+    assert shares == sorted(shares)
+    assert len(shares) == len(found)
+    assert len(audit_record(made)["text_remedies"]) == len(found)  # type: ignore[arg-type]
+
+
+def test_a_remedy_without_time_is_not_shown_as_tried() -> None:
+    target = Target(model=network(), inputs=sample(), labels=torch.arange(24) % 2)
+    exposure = audited(network()).exposure
+    assert exposure is not None
+    table = TokenTable("embedding.weight", WORDS, tied=False)
+    (first, *_) = try_remedies(target, table, exposure, Budget(0.0, 0.0), lambda _: pytest.fail("was played"))
+    assert (first.leak, first.grade) == (None, None)
 
 
 def test_named_attacks_are_refused_and_not_ignored() -> None:

@@ -34,6 +34,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "label_recovery": None if audit.labels is None else _labels(audit.labels),
         "target_error": None if audit.target_error is None else audit.target_error._asdict(),
         "text": None if audit.text is None else audit.text.record(),
+        "text_remedies": [remedy.record() for remedy in audit.text_remedies],
         "attacks": [_run(run) for run in audit.runs],
         "recovered_as_seen": [{"name": each.name, **asdict(each.recovered)} for each in audit.as_seen],
         "null_baselines": [_run(run) for run in audit.nulls],

@@ -46,6 +46,8 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
 from leakscope.auditing.target import Target, UntestedError, check_batch, make_client
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, WHOLE_SHARE, left_out_statistics, scored_audit
+from leakscope.auditing.tokens.captures import audit_token_captures
+from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
@@ -101,6 +103,8 @@ def _audited(
 ) -> Audit:
     try:
         report("captures", "reading and checking")
+        if holds_tokens(request.target):
+            return _audited_tokens(directory, request, clients, attacks, report)
         exposure, known, owners = _gathered(directory, request, clients)
         check_updates(exposure)
     except UntestedError as error:
@@ -125,6 +129,17 @@ def _audited(
     else:
         audit = _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
     return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples))
+
+
+def _audited_tokens(
+    directory: Path, request: Request, clients: int, attacks: Sequence[Chosen] | None, report: Reporter
+) -> Audit:
+    if attacks is not None:
+        raise InputError(NO_CHOICE)
+    target, budget = request.target, request.budget
+    return audit_token_captures(
+        directory, target, budget, report, minutes=request.minutes, clients=clients, seed=request.seed
+    )
 
 
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool, Tensor]:

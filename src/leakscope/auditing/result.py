@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.target_readings import TargetError
+    from leakscope.auditing.tokens.remedies import TextRemedy
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
+TEXT_REMEDIES = "under a remedy that the attacker knows, those that leave least first; what they cost was not measured"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
@@ -59,6 +61,7 @@ class Audit:
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
     static: Inspection | None = None  # what the model showed before any attack
     text: TextLeak | None = None  # what came back of sentences of a token model
+    text_remedies: tuple[TextRemedy, ...] = ()
 
     @property
     def worst(self) -> AttackResult | None:
@@ -68,6 +71,8 @@ class Audit:
     @property
     def recovered(self) -> int:
         """Return how many examples the worst attack recovered that no null baseline recovered as closely."""
+        if self.text is not None:
+            return round(self.text.sentences.value * self.text.sentences.n)
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
 
     @property
@@ -90,6 +95,7 @@ class Audit:
 
     def __repr__(self) -> str:
         attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
+        attacks = attacks if self.text is None else f"span test {_percent(self.text.sentences.value)}"
         return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     @property
@@ -117,6 +123,8 @@ def audit_text(audit: Audit) -> str:
             f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
+    if audit.text is not None:
+        lines += [f"  {line}" for line in (*audit.text.lines, *audit.text.shown_lines)]
     if audit.proved:
         lines.append(
             f"  {audit.proved} examples are proved: each explains its part of the update to rounding, with its label"
@@ -131,6 +139,8 @@ def audit_text(audit: Audit) -> str:
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
     lines += _advice(audit)
+    if audit.text_remedies:
+        lines += [f"  {TEXT_REMEDIES}:", *(f"    {remedy.words}" for remedy in audit.text_remedies)]
     if audit.short:
         lines.append(f"  not tested long enough ({MEANING}):")
         lines += [f"    {cut.name}: {cut.words}" for cut in audit.short]

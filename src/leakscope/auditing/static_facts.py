@@ -34,6 +34,7 @@ class Topic(StrEnum):
     UNITS = "units against batch"
     BUFFERS = "batch-norm buffers"
     EMBEDDINGS = "embedding rows"
+    TOKENS = "tokens against width"
     ADAPTERS = "adapter budget"
     LABELS = "labels"
     COLLISIONS = "parameters against inputs"

@@ -36,7 +36,8 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.target_readings import TargetError, read_targets
-from leakscope.auditing.token_audit import audit_tokens, holds_tokens
+from leakscope.auditing.tokens.audit import audit_tokens
+from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from leakscope.auditing.criterion import Criterion
-    from leakscope.clients import Client
+    from leakscope.clients import Aggregation, Client
     from leakscope.core.types import LocalTraining
     from leakscope.defences import Defence
 
@@ -72,9 +73,10 @@ def audit(
     client: LocalTraining | Client | None = None,
     defences: Sequence[Defence] = (),
     examples: int = 1,
-    aggregate: int = 1,
+    aggregate: int | Aggregation = 1,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    words: Sequence[str] | None = None,
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     remedies: bool = True,
@@ -93,7 +95,7 @@ def audit(
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
-        aggregate=aggregate, mean=mean, std=std, device=device,
+        aggregate=aggregate, mean=mean, std=std, device=device, words=words,
     )  # fmt: skip
     return audit_target(
         target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
@@ -134,9 +136,7 @@ def _audit_within(
     try:
         if holds_tokens(target):
             if attacks is not None:
-                raise InputError(
-                    "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
-                )
+                raise InputError(NO_CHOICE)
             return audit_tokens(target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies)
         subject = make_subject(target)
         exposure, gradient = affordable_clients(subject, clients, seed, budget)

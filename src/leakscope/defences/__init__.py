@@ -14,6 +14,7 @@ from leakscope.defences.on_update import (
     RandomMask as RandomMask, RememberingDefence as RememberingDefence, Revealed as Revealed, Sign as Sign,
     Sparsify as Sparsify, UpdateDefence as UpdateDefence, nonzero as nonzero,
 )  # fmt: skip
+from leakscope.defences.rows import DropRows as DropRows
 from leakscope.defences.strengths import Unit as Unit, tried as tried
 
 DEFENCES: dict[str, Callable[..., Defence]] = {

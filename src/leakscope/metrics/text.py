@@ -34,6 +34,7 @@ class TextScores:
     rouge_l: Tensor
     exact: Tensor
     bag_recall: float
+    paired: tuple[tuple[int, ...], ...] = ()  # the guess of each sentence, () where there is none
 
     __repr__ = short_repr
 
@@ -85,6 +86,7 @@ def score_text(truth: Sequence[Sentence], guess: Sequence[Sentence]) -> TextScor
         rouge_l=torch.tensor([rouge_l(a, b) for a, b in pairs], dtype=torch.float64),
         exact=torch.tensor([tuple(a) == tuple(b) for a, b in pairs]),
         bag_recall=bag_recall(truth, (token for sentence in guess for token in sentence)),
+        paired=tuple(tuple(each) for each in chosen),
     )
 
 

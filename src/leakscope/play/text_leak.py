@@ -1,7 +1,8 @@
-"""What came back of the sentences of a token model, beside the most frequent tokens."""
+"""What came back of the sentences of a token model, beside the null baselines, and each sentence with its words marked."""
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,72 +13,138 @@ from torch import Tensor
 from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
-from leakscope.metrics.text import bag_recall, score_text
+from leakscope.metrics.text import Sentence, TextScores, bag_recall, score_text
+from leakscope.play.text_baselines import most_frequent, null_guesses
+
+SHOWN_LINES = 3
+Reading = tuple[SpanReading, Bag | None]  # of one client's update; None: the embedding is not sent
+SCORES = ("rouge1", "rouge2", "rouge_l")
+
+
+class Mark(enum.Enum):
+    """What came back of a word of a private sentence."""
+
+    PLACE = "in its place"
+    BAG = "without its place"
+    MISSED = "not found"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSentence:
+    """A private sentence with a mark for each word, and the sentence that the attack paired with it; () if there is none."""
+
+    client: int
+    truth: tuple[str, ...]
+    marks: tuple[Mark, ...]
+    guess: tuple[str, ...]
+
+    @property
+    def marked(self) -> list[tuple[Mark, str]]:
+        """Return the words of the private sentence with their marks."""
+        return list(zip(self.marks, self.truth, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class NullText:
+    """Scores of a null baseline, means over all sentences: shares of whole ones, and ROUGE."""
+
+    name: str
+    sentences: float
+    rouge1: float
+    rouge2: float
+    rouge_l: float
 
 
 @dataclass(frozen=True, slots=True)
 class TextLeak:
-    """What came back of the sentences of all clients; shares have intervals over clients, `null` scores are of frequent tokens."""
+    """What came back of the sentences of all clients; shares have intervals over clients.
+
+    `sentences` does not count those that a null baseline guessed too.
+    """
 
     sentences: Estimate
     rouge1: Estimate
     rouge2: Estimate
     rouge_l: Estimate
-    null_rouge1: float
+    nulls: tuple[NullText, ...]
     bag: Estimate | None  # recall of the set of tokens; None: the embedding is not sent
-    null_bag: float
+    null_bag: float  # of as many frequent tokens
     exact_bags: int  # clients whose set of moved rows is proved
     ends: tuple[SpanEnd, ...]
     rank: int
     width: int
     budget: int
     tokens: int  # of one update
+    shown: tuple[ShownSentence, ...]
+
+    @property
+    def null_rouge1(self) -> float:
+        """Return the best ROUGE-1 of the null baselines."""
+        return max(null.rouge1 for null in self.nulls)
 
     def record(self) -> dict[str, object]:
-        """Return the scores as plain data."""
-        return asdict(self) | {"ends": [end.name.lower() for end in self.ends]}
+        """Return the scores as plain data, without the sentences."""
+        plain = {name: value for name, value in asdict(self).items() if name != "shown"}
+        return plain | {"ends": [end.name.lower() for end in self.ends]}
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Return the findings, a line each."""
-        bag = (
-            "the embedding is not sent"
-            if self.bag is None
-            else f"{_share(self.bag)} (frequent tokens: {self.null_bag:.2f})"
-        )
         ends = ", ".join(f"{number} x {end.value}" for end, number in Counter(self.ends).items())
+        bag = "the embedding is not sent" if self.bag is None else f"{_share(self.bag)} (frequent: {self.null_bag:.2f})"
+        rouge = (self.rouge1.value, self.rouge2.value, self.rouge_l.value)
         return (
-            f"span test: {_share(self.sentences)} of sentences whole, ROUGE-1 {self.rouge1.value:.2f} (frequent tokens: "
-            f"{self.null_rouge1:.2f}), ROUGE-2 {self.rouge2.value:.2f}, ROUGE-L {self.rouge_l.value:.2f}; {ends}",
-            f"span test: {self.tokens} tokens in an update, which spans {self.rank} of {self.width} dimensions; the matrices sent "
-            f"can span {self.budget}",
+            f"span test: {_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}; {ends}",
+            *(f"without the update, {null.name}: {_numbers((null.rouge1, null.rouge2, null.rouge_l))}" for null in self.nulls),
+            f"tokens: {self.tokens} in an update, which spans {self.rank} of {self.width} dimensions; what is sent can span {self.budget}",
             f"bag of words: share of the client's tokens among the rows that moved: {bag}",
+        )  # fmt: skip
+
+    @property
+    def shown_lines(self) -> tuple[str, ...]:
+        """Return the first sentences and what came back of them, a line each; a dot stands for a word that did not."""
+        return tuple(
+            f"client {each.client}: {' '.join(each.truth)} -> "
+            + " ".join(word if mark is Mark.PLACE else "." for mark, word in each.marked)
+            for each in self.shown[:SHOWN_LINES]
         )
 
 
-def score_readings(truth: Tensor, readings: Sequence[tuple[SpanReading, Bag | None]], sample: Tensor) -> TextLeak:
-    """Return the scores of T clients' sentences (T x N x L)."""
-    frequent = [token for token, _ in Counter(sample.flatten().tolist()).most_common()]
-    hits, rouge, null, bags, null_bags = [], [], [], [], []
-    for sentences, (reading, bag) in zip(truth.tolist(), readings, strict=True):
-        found = set(reading.sentences)
-        hits.append([tuple(each) in found or tuple(each[:-1]) in found for each in sentences])
-        scores = score_text(sentences, reading.sentences)
-        rouge.append(torch.stack([scores.rouge1, scores.rouge2, scores.rouge_l]))
-        null.append(float(score_text(sentences, [frequent[: truth.shape[2]]] * len(sentences)).rouge1.mean()))
+def score_readings(
+    truth: Tensor,
+    readings: Sequence[Reading],
+    sample: Tensor,
+    public: Tensor,
+    *,
+    words: Sequence[str] | None = None,
+    seed: int = 0,
+) -> TextLeak:
+    """Return the scores of T clients' sentences (T x N x L); null baselines read a sample and those of it that are public (M x L)."""
+    frequent, scores, hits, bags, null_bags = most_frequent(sample), list[TextScores](), list[Tensor](), [], []
+    nulls: dict[str, list[tuple[TextScores, Tensor]]] = {}
+    for number, (sentences, (reading, bag)) in enumerate(zip(truth.tolist(), readings, strict=True)):
+        scores.append(score_text(sentences, reading.sentences))
+        hit = _whole(sentences, reading.sentences)
+        for name, guesses in null_guesses(sentences, frequent, public, seed + number).items():
+            guessed = _whole(sentences, guesses)
+            nulls.setdefault(name, []).append((score_text(sentences, guesses), guessed))
+            hit = hit & ~guessed
+        hits.append(hit)
         if bag is not None:
             bags.append(bag_recall(sentences, bag.tokens.tolist()))
             null_bags.append(bag_recall(sentences, frequent[: len(bag.tokens)]))
-    every = torch.ones(truth.shape[:2], dtype=torch.bool)
-    rouge1, rouge2, rouge_l = (estimate_mean(values, every, within=(0.0, 1.0)) for values in torch.stack(rouge, dim=1))
-    recall = torch.tensor(bags, dtype=torch.float64)[:, None]
+    every, recall = torch.ones(truth.shape[:2], dtype=torch.bool), torch.tensor(bags, dtype=torch.float64)[:, None]
+    rouge = {
+        name: estimate_mean(torch.stack([getattr(each, name) for each in scores]), every, within=(0.0, 1.0))
+        for name in SCORES
+    }
     spans = [reading for reading, _ in readings]
     return TextLeak(
-        sentences=estimate_rate(torch.tensor(hits), every),
-        rouge1=rouge1,
-        rouge2=rouge2,
-        rouge_l=rouge_l,
-        null_rouge1=sum(null) / len(null),
+        sentences=estimate_rate(torch.stack(hits), every),
+        rouge1=rouge["rouge1"],
+        rouge2=rouge["rouge2"],
+        rouge_l=rouge["rouge_l"],
+        nulls=tuple(_null(name, several) for name, several in nulls.items()),
         bag=estimate_mean(recall, torch.ones_like(recall).bool(), within=(0.0, 1.0)) if bags else None,
         null_bag=sum(null_bags) / max(1, len(null_bags)),
         exact_bags=sum(bag is not None and bag.exact for _, bag in readings),
@@ -86,7 +153,40 @@ def score_readings(truth: Tensor, readings: Sequence[tuple[SpanReading, Bag | No
         width=max(each.width for each in spans),
         budget=max(each.budget for each in spans),
         tokens=truth.shape[1] * truth.shape[2],
+        shown=tuple(
+            show_sentence(number, sentence, guess, bag, words)
+            for number, (client, score, (_, bag)) in enumerate(zip(truth.tolist(), scores, readings, strict=True))
+            for sentence, guess in zip(client, score.paired, strict=True)
+        ),
     )
+
+
+def show_sentence(
+    client: int, truth: Sentence, guess: Sentence, bag: Bag | None, words: Sequence[str] | None = None
+) -> ShownSentence:
+    """Return a sentence in words, or in token numbers without `words`, each marked by what came back of it."""
+    known = {*guess, *(() if bag is None else bag.tokens.tolist())}
+    marks = tuple(
+        Mark.PLACE if guess[place : place + 1] == (token,) else Mark.BAG if token in known else Mark.MISSED
+        for place, token in enumerate(truth)
+    )
+    spelled, paired = (tuple(str(t) if words is None else words[t] for t in row) for row in (truth, guess))
+    return ShownSentence(client, spelled, marks, paired)
+
+
+def _whole(sentences: Sequence[Sentence], guesses: Sequence[Sentence]) -> Tensor:
+    """Return which sentences are among the guesses, up to a last token."""
+    found = {tuple(guess) for guess in guesses}
+    return torch.tensor([tuple(each) in found or tuple(each[:-1]) in found for each in sentences])
+
+
+def _null(name: str, several: Sequence[tuple[TextScores, Tensor]]) -> NullText:
+    rouge = (float(torch.stack([getattr(each, score) for each, _ in several]).mean()) for score in SCORES)
+    return NullText(name, float(torch.stack([hits for _, hits in several]).double().mean()), *rouge)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
 
 
 def _share(rate: Estimate) -> str:

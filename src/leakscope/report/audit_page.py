@@ -11,6 +11,7 @@ from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    TEXT_REMEDIES,
     audit_client,
     audit_known,
     doubt_lines,
@@ -42,6 +43,10 @@ from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_KNOWN, FACTS
 
 REMEDY = "remedy"
 MOST_PAIRS = 8
+SENTENCE_RULE = (
+    "A sentence counts as recovered if all its tokens came back in order, up to a last one that a causal language model gives no "
+    "gradient, and no null baseline guessed it."
+)
 
 
 def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit") -> Page:
@@ -54,8 +59,9 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
         explanation=_explanation(audit),
         static=_static(audit),
         findings=_findings(audit),
+        text=audit.text,
         threat=_threat(audit),
-        rule=RULE,
+        rule=RULE if audit.text is None else SENTENCE_RULE,
         limits=_limits(audit),
         provenance=Provenance(command=command, facts=_facts(audit, results)),
     )
@@ -131,6 +137,10 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
     if audit.short:
         lines = tuple(f"{cut.name}: {cut.words}" for cut in audit.short)
         findings.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
+    if audit.text is not None:
+        findings.append(Finding(title="What the update says of the text", words="", lines=audit.text.lines))
+    if remedies := tuple(remedy.words for remedy in audit.text_remedies):
+        findings.append(Finding(title="What would help", words=_sentence(TEXT_REMEDIES), lines=remedies))
     if (advice := audit.advice) is not None:
         helping = helping_lines(advice)
         words = f"Ranked {advice.ranking}." if helping else f"No remedy was shown to help ({advice.ranking})."
@@ -173,12 +183,12 @@ def _known(audit: Audit) -> list[str]:
     """Return what only some attackers know: facts of the defences, a line each, and of the remedies."""
     lines = []
     if informed := ", ".join(run.name for run in audit.runs if TARGETS in run.name):
-        lines.append(f"only attackers who are {TARGETS} ({informed}): an upper bound for the others")
+        lines.append(f"only attackers who know the targets ({informed}): an upper bound for the others")
     if audit.advice is not None and tried(audit.advice):
         lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
     if facts := audit_known(audit):
         who = ", ".join(run.name.removesuffix(f", {INFORMED}") for run in audit.runs if is_informed(run.name))
-        lines.append(f"only attackers who are {INFORMED} ({who}): the facts that follow")
+        lines.append(f"only attackers who know the defences ({who}): the facts that follow")
         lines += [f"of {what}: {words}" for what, words in facts]
     return lines
 
@@ -187,7 +197,7 @@ def _hidden(audit: Audit, exposure: Exposure) -> list[str]:
     """Return what attackers do not know of the defences, if there are any."""
     if not is_defended(exposure.client):
         return []
-    others = f" (attackers who are not {INFORMED})" if audit_known(audit) else ""
+    others = " (attackers who do not know the defences)" if audit_known(audit) else ""
     return [f"that the client defends itself, and how{others}"]
 
 

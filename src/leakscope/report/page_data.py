@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.metrics.interval import Estimate
+    from leakscope.play.text_leak import TextLeak
     from leakscope.report.charts import Panel
     from leakscope.report.row_tables import RowTable
     from leakscope.report.tables import Row
@@ -251,6 +252,7 @@ class Page:
     strengths: tuple[Strength, ...] = ()
     gallery: Gallery | None = None
     rows: tuple[RowTable, ...] = ()  # decoded table rows
+    text: TextLeak | None = None  # sentences of a token network
 
     __repr__ = short_repr
 

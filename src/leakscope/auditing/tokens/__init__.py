@@ -1,0 +1,1 @@
+"""Audits of networks over token numbers: simulated clients (`audit`), captured updates (`captures`), the static line (`lines`)."""

@@ -1,0 +1,161 @@
+"""Audits of networks over token numbers on simulated clients: the bag of words, the span test and the labels, beside null baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.auditing.attack_runs import LabelReading, read_labels
+from leakscope.auditing.criterion import compare
+from leakscope.auditing.limits import Budget, whole_number
+from leakscope.auditing.result import Audit
+from leakscope.auditing.suite import Untested
+from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
+from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
+from leakscope.auditing.tokens.remedies import try_remedies
+from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
+from leakscope.auditing.verdict import LEAKING, Grade, Measures
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.progress import Reporter
+from leakscope.core.scaling import Scaling
+from leakscope.core.tree import take
+from leakscope.core.types import Batch
+from leakscope.models import from_module, is_transformer
+from leakscope.models import token_model as as_token_module
+from leakscope.play import Exposure, expose, shared_weights
+from leakscope.play.text_baselines import LEAST_PUBLIC
+from leakscope.play.text_leak import Reading, TextLeak, score_readings
+
+NO_PUBLIC = Untested(
+    "null baselines of public sentences", f"the sample has fewer than {LEAST_PUBLIC} that no client holds"
+)
+
+
+def audit_tokens(
+    target: Target, budget: Budget, report: Reporter, *, minutes: float, clients: int, seed: int, remedies: bool
+) -> Audit:
+    """Return the audit of a token network on its sample of sentences, on the CPU."""
+
+    def played(target: Target) -> tuple[Audit, TokenTable]:
+        notes: list[str] = []
+        module, table, inputs = token_module(target, notes)
+        exposure, public = _expose(target, module, inputs, clients, seed, notes)
+        readings = read_clients(exposure, module, table, budget, report)
+        audit = score_clients(target, exposure, readings, public, budget)
+        return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes)), table
+
+    def read(changed: Target) -> tuple[TextLeak, Grade]:
+        audit, _ = played(changed)
+        if audit.text is None:
+            raise TypeError("an audit of sentences has no scores of them")
+        return audit.text, audit.grade
+
+    audit, table = played(target)
+    if not remedies or audit.grade not in LEAKING or audit.exposure is None:
+        return audit
+    tried = try_remedies(target, table, audit.exposure, budget, read)
+    return replace(audit, text_remedies=tried, seconds=budget.used)
+
+
+def token_module(target: Target, notes: list[str]) -> tuple[nn.Module, TokenTable, Tensor]:
+    """Return the network behind floating numbers, the embedding that reads its tokens, and the sample."""
+    if target.inputs is None:
+        raise InputError("audit of a token network needs inputs: a sample of sentences")
+    plain = plain_module(target.model, notes)
+    module = as_token_module(plain) if is_transformer(plain) else from_numbers(plain)
+    inputs = target.inputs.detach().cpu().long()
+    return module, find_table(module, inputs, target.words), inputs
+
+
+def token_model(module: nn.Module, inputs: Tensor) -> Model:
+    """Return the network as a pure function of tokens in floating numbers."""
+    try:
+        return from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2].float(), any_output=True)
+    except InputError as error:
+        raise UntestedError(str(error)) from None
+
+
+def _expose(
+    target: Target, module: nn.Module, inputs: Tensor, clients: int, seed: int, notes: list[str]
+) -> tuple[Exposure, Tensor]:
+    """Return the simulated clients and the sentences that none of them holds."""
+    if target.labels is None:
+        raise InputError("audit needs inputs and labels: a sample of your own data")
+    numbers, model = inputs.float(), token_model(module, inputs)
+    examples = whole_number(target.examples, "examples", 1, len(inputs))
+    compared = compare(target.loss, target.labels, model, numbers, notes, padded=False)
+    client = make_client(target, Scaling(), compared.loss)
+    if client.on_data is not None or client.on_model is not None:
+        raise UntestedError("defences on the data and on the model are of images; audit this model without them")
+    if client.aggregation.dropouts or client.aggregation.skew > 1:
+        raise UntestedError(
+            "clients of tokens that drop out or differ in size are not simulated; sum those that answer"
+        )
+    behind = examples * whole_number(client.aggregation.clients, "aggregate", 1, len(inputs) // examples)
+    trials = max(1, min(clients, len(inputs) // behind))
+    order = random.permutation(random.fold(random.key(seed), "audit"), len(inputs))
+    chosen = order[: trials * behind].reshape(trials, behind)
+    targets = None if compared.targets is None else compared.targets[chosen]
+    batch = Batch(numbers[chosen], compared.labels[chosen], torch.ones(chosen.shape, dtype=torch.bool), targets)
+    seeds = [seed * 100_000 + t for t in range(trials)]
+    return expose(model, client, shared_weights(model, trials), batch, seeds), inputs[order[trials * behind :]]
+
+
+def score_clients(
+    target: Target, exposure: Exposure, readings: Sequence[Reading], public: Tensor, budget: Budget
+) -> Audit:
+    """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
+    truth = exposure.batch.inputs.long()
+    sample = torch.cat([public, truth.flatten(0, 1)])
+    leak = score_readings(truth[: len(readings)], readings, sample, public, words=target.words, seed=exposure.seeds[0])
+    labels = _labels(exposure, budget)
+    read = labels if isinstance(labels, LabelReading) else None
+    unread = f"{len(readings)} of {exposure.trials} clients were read"
+    unfinished = (SEARCH, *([unread] if len(readings) < exposure.trials else []))
+    untested = (
+        NOT_BUILT,
+        *([] if isinstance(labels, LabelReading) else [labels]),
+        *([NO_PUBLIC] if len(public) < LEAST_PUBLIC else []),
+    )
+    return Audit(
+        name=type(target.model).__name__,
+        grade=grade_text(leak, read, unfinished=unfinished),
+        measures=Measures(asr=leak.sentences, labels=None if read is None else read.share),
+        labels=read,
+        minutes=0.0,
+        seconds=budget.used,
+        seed=0,
+        untested=untested,
+        unfinished=unfinished,
+        text=leak,
+        exposure=exposure,
+    )
+
+
+def read_clients(
+    exposure: Exposure, module: nn.Module, table: TokenTable, budget: Budget, report: Reporter
+) -> list[Reading]:
+    """Return what was read off each client's update, of as many as the time allows; the attacker knows the defences."""
+    samples, local = exposure.batch.samples, exposure.client.local
+    several = local is not None and local.steps(samples // exposure.client.aggregation.clients) > 1
+    known = exposure.known(informed=True)
+    readings: list[Reading] = []
+    while len(readings) < exposure.trials and (not readings or budget.left > 0):
+        client = len(readings)
+        report("tokens", f"span test and bag of words, client {client + 1} of {exposure.trials}")
+        seen, facts = take((exposure.observation, known), client)
+        length = exposure.batch.inputs.shape[2]
+        readings.append(read_update(module, table, seen, facts, length, samples if several else None))
+    return readings
+
+
+def _labels(exposure: Exposure, budget: Budget) -> LabelReading | Untested:
+    """Return the labels read off a classifier's updates, or why there are none."""
+    if exposure.batch.targets is not None:
+        return Untested("label recovery", "the loss compares outputs with the tokens themselves")
+    return read_labels(exposure, budget)

@@ -1,0 +1,95 @@
+"""A network over token numbers as clients and attacks need it: inputs in floating numbers, and the embedding that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
+from leakscope.attacks.exact.span_test import span_test
+from leakscope.auditing.target import Target, UntestedError
+from leakscope.core.errors import InputError, first_line
+from leakscope.core.types import Knowledge, Observation, Round, Shares
+from leakscope.play.text_leak import Reading
+
+NO_CHOICE = "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
+KINDS = (torch.int64, torch.int32, torch.int16)
+
+
+def from_numbers(module: nn.Module) -> nn.Module:
+    """Return the network, changed in place, so that it takes tokens in floating numbers, the form in which clients hold their data."""
+    module.register_forward_pre_hook(lambda _, args: (args[0].long(), *args[1:]))
+    return module
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTable:
+    """The embedding that reads the tokens: its weight's name, its rows, and whether another layer uses it too."""
+
+    weight: str
+    vocabulary: int
+    tied: bool
+
+
+def holds_tokens(target: Target) -> bool:
+    """Return whether a target is a network with an embedding on M x T whole numbers."""
+    inputs, model = target.inputs, target.model
+    tokens = isinstance(inputs, Tensor) and inputs.dtype in KINDS and inputs.ndim == 2 and len(inputs) > 0
+    return tokens and isinstance(model, nn.Module) and any(isinstance(each, nn.Embedding) for each in model.modules())
+
+
+def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = None) -> TokenTable:
+    """Return the embedding that reads the tokens; refuse tokens and words of another network."""
+    tables = {name: each for name, each in module.named_modules() if isinstance(each, nn.Embedding)}
+    read: list[str] = []
+    hooks = [
+        table.register_forward_pre_hook(
+            lambda _, args, name=name: read.append(name) if torch.equal(args[0], inputs[:2]) else None
+        )
+        for name, table in tables.items()
+    ]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout draws
+            module(inputs[:2])
+    except (IndexError, RuntimeError) as problem:
+        raise InputError(f"the model cannot run on these tokens: {first_line(problem)}") from None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not read:
+        raise UntestedError("no embedding of the model reads the token numbers themselves")
+    table = tables[read[0]]
+    low, high = int(inputs.min()), int(inputs.max())
+    if low < 0 or high >= table.num_embeddings:
+        raise InputError(f"tokens must lie in 0..{table.num_embeddings - 1}, the embedding's rows, got {low}..{high}")
+    if words is not None and len(words) != table.num_embeddings:
+        raise InputError(f"words must name the embedding's {table.num_embeddings} rows, got {len(words)}")
+    uses = sum(value is table.weight for _, value in module.named_parameters(remove_duplicate=False))
+    return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1)
+
+
+def read_update(
+    module: nn.Module, table: TokenTable, seen: Observation, known: Knowledge, length: int, closest: int | None
+) -> Reading:
+    """Return what both attacks read off the first round of one client; `known` may hold the size of its noise."""
+    first: Round = seen.rounds[0]
+    noise = _noise(known)
+    reading = span_test(
+        module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest
+    )
+    rows = first.sent.get(table.weight)
+    if rows is None:
+        return reading, None
+    likely = table.tied or noise > 0  # every row moved
+    if seen.shares is Shares.GRADIENT:
+        return reading, bag_of_gradient(rows, tied=likely)
+    return reading, bag_of_weights(first.before[table.weight], rows, tied=likely)
+
+
+def _noise(known: Knowledge) -> float:
+    """Return the largest deviation of noise that the attacker knows of, 0 without."""
+    sizes = [known.sigma, *(known.sigma_each or {}).values()]
+    return max((float(size.max()) for size in sizes if size is not None), default=0.0)

@@ -1,0 +1,76 @@
+"""Null baselines of sentences, which do not see the update: frequent tokens, samples of public text, the nearest public sentence.
+
+They know the number of sentences and their length. Frequent tokens are counted over the whole sample, private sentences included, which
+favours the baseline. `nearest_public` also sees the truth, as an oracle: it bounds from above every guesser
+that answers with a public sentence. Public sentences equal to one of the same client are left out of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from leakscope.metrics.text import Sentence, rouge_n
+
+LEAST_PUBLIC = 8  # sentences; with fewer there is no public text
+MOST_PUBLIC = 1000  # sentences compared with each true one
+Guesses = list[list[int]]
+
+
+def most_frequent(sample: Tensor) -> list[int]:
+    """Return the tokens of sentences (M x L), the most frequent first."""
+    return [token for token, _ in Counter(sample.flatten().tolist()).most_common()]
+
+
+def null_guesses(truth: Sequence[Sentence], frequent: Sequence[int], public: Tensor, seed: int) -> dict[str, Guesses]:
+    """Return by name what can be guessed of one client's sentences without its update; without public text frequent tokens only."""
+    number, length = len(truth), public.shape[1]
+    guesses = {"frequent_tokens": [list(frequent[:length])] * number}
+    if len(public) < LEAST_PUBLIC:
+        return guesses
+    draw = torch.Generator().manual_seed(seed)
+    sampled = {"unigram": _unigrams(public, number, draw), "bigram": _bigrams(public.tolist(), number, draw)}
+    nearest = _nearest(truth, public[:MOST_PUBLIC].tolist())
+    return guesses | sampled | ({"nearest_public": nearest} if nearest else {})
+
+
+def _unigrams(public: Tensor, number: int, draw: torch.Generator) -> Guesses:
+    """Return sentences of tokens drawn as often as they occur."""
+    places = torch.randint(public.numel(), (number, public.shape[1]), generator=draw)
+    sentences: Guesses = public.flatten()[places].tolist()
+    return sentences
+
+
+def _bigrams(public: Guesses, number: int, draw: torch.Generator) -> Guesses:
+    """Return sentences that start as public ones do, each token drawn from those behind its predecessor, else from all."""
+    behind: dict[int, list[int]] = defaultdict(list)
+    for sentence in public:
+        for first, second in pairwise(sentence):
+            behind[first].append(second)
+    every = [token for sentence in public for token in sentence]
+
+    def one(options: list[int]) -> int:
+        return options[int(torch.randint(len(options), (), generator=draw))]
+
+    sentences = []
+    for _ in range(number):
+        sentence = [one([each[0] for each in public])]
+        while len(sentence) < len(public[0]):
+            sentence.append(one(behind.get(sentence[-1]) or every))
+        sentences.append(sentence)
+    return sentences
+
+
+def _nearest(truth: Sequence[Sentence], public: Guesses) -> Guesses:
+    """Return for each true sentence the public one of the largest ROUGE-1, then ROUGE-2; [] if there are copies only."""
+    own = {tuple(sentence) for sentence in truth}
+    others = [sentence for sentence in public if tuple(sentence) not in own]
+
+    def closeness(sentence: Sentence) -> Callable[[list[int]], tuple[float, float]]:
+        return lambda other: (rouge_n(sentence, other, 1), rouge_n(sentence, other, 2))
+
+    return [max(others, key=closeness(sentence)) for sentence in truth] if others else []
