@@ -90,6 +90,13 @@ def test_a_network_without_tokens_is_refused() -> None:
         find_lookup(from_module(nn.Linear(4, 2), input_shape=(4,)))
 
 
+def test_a_loss_that_may_compare_with_the_tokens_is_refused() -> None:
+    model, observation, knowledge = observed(network())
+    own = replace(knowledge, loss=nn.functional.cross_entropy)
+    with pytest.raises(InputError, match="loss"):
+        tag().run(model, observation, own, [0, 1])
+
+
 def test_candidates_are_the_rows_that_moved_and_all_without_the_table() -> None:
     model, observation, _ = observed(network())
     lookup = find_lookup(model)

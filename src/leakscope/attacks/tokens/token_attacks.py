@@ -93,6 +93,10 @@ class TokenMatching:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the tokens of every trial."""
+        if not isinstance(knowledge.loss, str):  # its targets may be the tokens themselves
+            raise InputError(
+                f"{self.name} needs a loss over classes by name, such as 'cross_entropy', got {knowledge.loss}"
+            )
         lookup = find_lookup(model)
         table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
         embedded = over_embeddings(model, lookup)
