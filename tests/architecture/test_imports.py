@@ -59,7 +59,7 @@ ROOMS = {
     },
 }
 LINES = 6000  # a room with more is two rooms
-WITHIN = ("attacks/engine", "attacks/exact", "auditing/tokens")  # rooms of their own inside another
+WITHIN = ("attacks/engine", "attacks/exact", "attacks/tokens", "auditing/tokens")  # rooms of their own inside another
 TOP = {"__init__", "peeking", "__main__"}
 
 

@@ -86,8 +86,10 @@ from leakscope.attacks.known_policy import CHOICE, LONGEST, SIGNS, AddTransforme
 from leakscope.attacks.null import silent, simulate_nothing
 from leakscope.attacks.objectives import dtype_of, length_in, unit_of
 from leakscope.attacks.polarised import Uncertain
-from leakscope.attacks.priors import Langevin, OpponentVariation
+from leakscope.attacks.priors import Langevin, OpponentVariation, PositionGradient
 from leakscope.attacks.pulled import Zeros as NoPulls
+from leakscope.attacks.tokens.embedded import Embedded
+from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS, RowLength, TagMatch
 from leakscope.attacks.translate import AFFINE, AddSeen, identity, no_shift
 from leakscope.attacks.units import InNoiseUnits, PerGradient, Scaled
 from leakscope.attacks.watched import HeadFeatures, Watched
@@ -340,6 +342,7 @@ OBJECTIVES_OF: dict[Any, list[Any]] = {
     LayerMatch: [LayerMatch(), LayerMatch((0.1, 10.0), 20)],
     OnSimulated: [OnSimulated()],
     EachMember: [EachMember(), EachMember(TotalVariation())],
+    TagMatch: [TagMatch(), TagMatch(0.5)],
     silent: [silent],
 }
 PRIORS_OF: dict[Any, list[Any]] = {
@@ -354,6 +357,8 @@ PRIORS_OF: dict[Any, list[Any]] = {
     Langevin: [Langevin(weight) for weight in WEIGHTS],
     BatchStatistics: [BatchStatistics(weight) for weight in WEIGHTS],
     HeadFeatures: [HeadFeatures(weight) for weight in WEIGHTS],
+    PositionGradient: [PositionGradient("w", weight) for weight in WEIGHTS],
+    RowLength: [RowLength(weight) for weight in WEIGHTS],
     GroupConsistency: [GroupConsistency(weight) for weight in WEIGHTS],
     OutOfRange: [OutOfRange(weight) for weight in WEIGHTS],
     OrderInvariant: [OrderInvariant(), *(OrderInvariant(weight, "features", filters=4) for weight in WEIGHTS)],
@@ -457,6 +462,7 @@ SIMULATORS_OF: dict[Any, list[tuple[Any, set[str]]]] = {
     ],
     KnownDropout: [(KnownDropout(KEYS), set())],
     Watched: [(Watched(), set())],
+    Embedded: [(Embedded(OneGradient(), torch.tensor([0.5, 1.0, 2.0])), set())],
     InGroup: [(InGroup(), set())],
     ThroughGenerator: [(ThroughGenerator(Generator(2)), {THETA})],
     AveragedDropout: [(AveragedDropout(2), set())],
@@ -668,8 +674,8 @@ def test_every_recipe_is_in_its_table() -> None:
         and getattr(part.__annotations__.get("return"), "__name__", part.__annotations__.get("return")) in returned
         and all(p.default is not p.empty for p in inspect.signature(part).parameters.values())
     }
-    assert recipes == set(ATTACKS.values())
-    assert all(getattr(leakscope.attacks, name) is make for name, make in ATTACKS.items())
+    assert recipes == {*ATTACKS.values(), *TOKEN_ATTACKS.values()}
+    assert all(getattr(leakscope.attacks, name) is make for name, make in (ATTACKS | TOKEN_ATTACKS).items())
     assert all(getattr(leakscope.attacks, each.__name__) is each for each in attacks)
 
 

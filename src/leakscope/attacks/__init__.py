@@ -1,7 +1,7 @@
 """Attacks: recipes with published settings, and the components to build others.
 
 `ATTACKS` maps names to recipes. `Matching` is an attack as data: start, simulator, objective, priors, optimiser with rules, stop.
-`aware` changes an attack to use what the attacker knows about the defences.
+`TOKEN_ATTACKS` are those on networks over token numbers. `aware` changes an attack to use what the attacker knows about the defences.
 """
 
 from leakscope.attacks.exact.analytic import Analytic as Analytic
@@ -50,7 +50,8 @@ from leakscope.attacks.polarised import (
 )  # fmt: skip
 from leakscope.attacks.priors import (
     GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser,
-    Langevin as Langevin, Norm as Norm, OpponentVariation as OpponentVariation, TotalVariation as TotalVariation,
+    Langevin as Langevin, Norm as Norm, OpponentVariation as OpponentVariation,
+    PositionGradient as PositionGradient, TotalVariation as TotalVariation,
 )  # fmt: skip
 from leakscope.attacks.optimisers.rules import (
     Cosine as Cosine, Interval as Interval, SoftSign as SoftSign, into_box as into_box,
@@ -72,6 +73,12 @@ from leakscope.attacks.starts import (
     Uniform as Uniform,
 )  # fmt: skip
 from leakscope.attacks.surrogate import Constant as Constant, ig_update as ig_update, sme as sme
+from leakscope.attacks.tokens.embedded import Embedded as Embedded
+from leakscope.attacks.tokens.moves import Search as Search, TokenMoves as TokenMoves
+from leakscope.attacks.tokens.token_attacks import (
+    TOKEN_ATTACKS as TOKEN_ATTACKS, RowLength as RowLength, TagMatch as TagMatch, TokenMatching as TokenMatching,
+    lamp as lamp, tag as tag,
+)  # fmt: skip
 from leakscope.attacks.translate import (
     Moved as Moved, NearIdentity as NearIdentity, ThroughMap as ThroughMap, Within as Within, ig_affine as ig_affine,
     ig_shift as ig_shift,

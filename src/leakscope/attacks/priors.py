@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakscope.attacks.distances import cosine
 from leakscope.attacks.view import Prior, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -98,6 +99,25 @@ class Langevin:
         noise = random.normal(random.fold(random.fold(clock.key, "langevin"), clock.iteration), x.shape, x.dtype)
         scale = 1.0 if self.schedule is None else self.schedule(clock.iteration).to(x.dtype)
         return self.weight * scale * (noise * (x - x.detach())).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class PositionGradient:
+    """`weight * (1 - cos)` of the simulated and the observed gradient of one tensor: a transformer's position embedding.
+
+    APRIL's term (Lu et al. 2022, arXiv:2112.14087). Where only a bare attention reads the embedding's output z, that gradient fixes z by
+    linear equations; behind layer norms and skips it remains a term that weighs the positions as much as all other layers together.
+    """
+
+    tensor: str
+    weight: float | Tensor = 1.0
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        if self.tensor not in view.observed:
+            raise InputError(f"PositionGradient.tensor must be in the update, got {self.tensor!r}")
+        name = self.tensor
+        return self.weight * cosine({name: view.simulated.update[name]}, {name: view.observed[name]})
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,7 @@ def manipulate(
     """Return what a dishonest server reads of T clients, and what it would have guessed without their updates.
 
     `public` (P x input_shape in [0, 1]) are the server's own images; they must not contain private ones. `weights` are the honest
-    weights with leading T, the model's if not given. With `fewest` above 1 the client censors units of the first layer that fewer of its
-    samples activate (`Client.censor`).
+    weights with leading T, the model's if not given.
     """
     seeds = list(range(batch.trials)) if seeds is None else seeds
     honest = shared_weights(model, batch.trials) if weights is None else weights

@@ -108,6 +108,14 @@ def evaluate_alone(
     return {name: value.detach() for name, value in gradient.items()}, total.detach(), mismatch.detach()
 
 
+def value_alone(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
+    """Return what `value_at` returns, outside vmap, as `evaluate_alone`."""
+    if LocalSteps in simulator_kinds(facts.components.simulate):
+        return value_at(model, unknowns, facts, iteration)
+    with plain_autograd():
+        return value_at(model, unknowns, facts, iteration).detach()
+
+
 class Evaluator:
     """Evaluates all trials of a chunk in one form; flattens the chunk's facts once."""
 

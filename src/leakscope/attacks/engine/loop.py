@@ -16,7 +16,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.forms import ALONE, Evaluator, value_at
+from leakscope.attacks.engine.forms import ALONE, Evaluator, value_alone, value_at
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Recorder, State, Stop, single_numbers
 from leakscope.attacks.engine.tick import Ticker, where
 from leakscope.attacks.priors import GUESS
@@ -127,8 +127,9 @@ class Engine:
         def value(unknowns: Tree) -> Tensor:
             if self.form not in ALONE:
                 return lift(partial(value_at, self.model))(unknowns, facts, state.iteration)
-            rows = (take((unknowns, facts, state.iteration), i) for i in range(len(state.lane)))
-            return torch.stack([value_at(self.model, *row) for row in rows])
+            trials_alone = [take((unknowns, facts, state.iteration), i) for i in range(self.laid_out)]
+            values = torch.stack([value_alone(self.model, *each) for each in trials_alone])
+            return torch.cat([values, values[:1].expand(len(state.lane) - self.laid_out)])
 
         with torch.no_grad():
             new = moves(state.unknowns, facts, self.tick, value)

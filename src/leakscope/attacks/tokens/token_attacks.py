@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.distances import Distance, SquaredAndAbsolute, cosine_per_tensor
+from leakscope.attacks.distances import Distance, cosine_per_tensor
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
@@ -26,12 +28,36 @@ from leakscope.attacks.tokens.embedded import (
     table_of,
     without_table,
 )
-from leakscope.attacks.tokens.moves import Likelihood, TokenMoves
-from leakscope.attacks.view import View
+from leakscope.attacks.tokens.moves import Likelihood, Search, TokenMoves
+from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import squared_norm, subtract
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
+
+
+@dataclass(frozen=True, slots=True)
+class TagMatch:
+    """`sum_l |s_l - o_l|^2 + alpha c_l |s_l - o_l|_1` over the K tensors l of an update, c_l = 1, ..., 1 / K (TAG, Eq. 3).
+
+    Deng et al. 2021 let the weight of a layer fall from the first to the last; a straight line as in breaching.
+    """
+
+    alpha: float = 0.01
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    sees_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha < math.inf:
+            raise InputError(f"TagMatch.alpha must be in [0, inf), got {self.alpha}")
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the mismatch of one trial in one round."""
+        off = subtract(view.simulated.update, view.observed)
+        absolute = [(1 - i / len(off)) * value.abs().sum() for i, value in enumerate(off.values())]
+        return squared_norm(off) + self.alpha * torch.stack(absolute).sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +69,8 @@ class RowLength:
     def __call__(self, view: View) -> Tensor:
         """Return the penalty."""
         guess = view.unknowns[GUESS]
-        return self.weight * (guess.norm(dim=-1).mean() / math.sqrt(guess.shape[-1]) - 1).square()
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The settings of LAMP's moves; see `TokenMoves`."""
-
-    every: int = 75
-    tries: int = 200
-    starts: int = 500
-    weight: float = 0.2
-    likelihood: Likelihood | None = None
+        length: Tensor = guess.norm(dim=-1).mean() / math.sqrt(guess.shape[-1])
+        return self.weight * (length - 1).square()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +93,17 @@ class TokenMatching:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the tokens of every trial."""
+        if not isinstance(knowledge.loss, str):  # its targets may be the tokens themselves
+            raise InputError(
+                f"{self.name} needs a loss over classes by name, such as 'cross_entropy', got {knowledge.loss}"
+            )
         lookup = find_lookup(model)
         table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
         embedded = over_embeddings(model, lookup)
         scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
         matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
         if self.search is not None:
-            each, first = self.search, max(2, matching.stop.iterations // 10)
-            moves = TokenMoves(
-                table, possible, first, each.every, each.tries, each.starts, each.weight, each.likelihood
-            )
+            moves = TokenMoves(self.search, table / scale[:, None, None], possible, matching.stop.iterations)
             matching = replace(matching, moves=moves)
         known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
         found = matching.run(embedded, without_table(observation, lookup), known, seeds, execution)
@@ -101,16 +118,16 @@ class TokenMatching:
 
 
 def tag(
-    *, alpha: float = 0.01, rate: float = 2.0, labels: str = "auto", iterations: int = 2500, restarts: int = 1
+    *, alpha: float = 0.01, rate: float = 0.5, labels: str = "auto", iterations: int = 2500, restarts: int = 1
 ) -> TokenMatching:
     """TAG (Deng et al. 2021): squared differences of gradients and `alpha` times absolute ones, Adam in the embeddings.
 
     Equation: `min over x of sum_l |g_l(x) - g_l|^2 + alpha c_l |g_l(x) - g_l|_1`, c_l from 1 to 0 over the layers.
-    Reference: Deng et al. 2021, TAG, arXiv:2103.06819; settings as in LAMP's comparison.
+    Reference: Deng et al. 2021, TAG, arXiv:2103.06819; alpha and iterations as in LAMP's comparison, the rate a quarter of it.
     Works when: a transformer's gradient of one or few short sentences; any loss over classes.
     Costs: 2500 evaluations with a second derivative.
     """
-    return TokenMatching(_embedding_attack("tag", SquaredAndAbsolute(alpha), rate, labels, iterations, restarts))
+    return TokenMatching(_embedding_attack("tag", TagMatch(alpha), rate, labels, iterations, restarts))
 
 
 def lamp(
@@ -123,13 +140,16 @@ def lamp(
     every: int = 75,
     tries: int = 200,
     starts: int = 500,
+    whole: int = 0,
     labels: str = "auto",
     iterations: int = 2000,
     restarts: int = 1,
 ) -> TokenMatching:
     """LAMP (Balunovic et al. 2022): embeddings of the table's length, and moves of tokens scored with a language model.
 
-    `likelihood` is a language model of yours, from K x L token numbers to K log-likelihoods; without one the update alone decides.
+    `starts` fresh guesses are tried first and `tries` moves after `every` iterations. `whole` steps of a search among whole tokens end
+    the attack; the authors have none. `likelihood` is a language model of yours, from K x L token numbers to K log-likelihoods; without
+    one the update alone decides.
 
     Equation: `min over x of mean_l 1 - cos(g_l(x), g_l) + length (mean |x_i| / mean |e_v| - 1)^2`, with moves that lower
     `mismatch + perplexity * (mean negative log-likelihood of a token)`.
@@ -137,25 +157,27 @@ def lamp(
     Works when: as tag; a language model of the same tokens helps the order of words.
     Costs: 2000 evaluations with a second derivative, and `tries` of the gradient alone after every 75 of them.
     """
-    attack = _embedding_attack("lamp", distance, rate, labels, iterations, restarts)
-    return TokenMatching(
-        replace(attack, priors=(RowLength(length),)), Search(every, tries, starts, perplexity, likelihood)
-    )
+    attack = _embedding_attack("lamp", Match(distance), rate, labels, iterations, restarts)
+    search = Search(every, tries, starts, whole, perplexity, likelihood)
+    return TokenMatching(replace(attack, priors=(RowLength(length),)), search)
 
 
 def _embedding_attack(
-    name: str, distance: Distance, rate: float, labels: str, iterations: int, restarts: int
+    name: str, objective: Objective, rate: float, labels: str, iterations: int, restarts: int
 ) -> Matching:
-    """Return the part that TAG and LAMP share: Adam on embeddings, the rate times 0.89 after every 50 iterations."""
+    """Return the part that TAG and LAMP share: Adam on embeddings, the rate times 0.89 after every fortieth (LAMP: 50 of 2000)."""
     if not rate > 0:
         raise InputError(f"{name}(rate=...) must be above 0, got {rate}")
     return Matching(
         name,
         start=Normal(),
-        objective=Match(distance),
+        objective=objective,
         labels=labels,
         optimiser=Adam(rate),
-        rules={GUESS: Rule(schedule=Exponential(0.89, 50))},
+        rules={GUESS: Rule(schedule=Exponential(0.89, max(1, iterations // 40)))},
         stop=Stop(iterations=iterations),
         restarts=restarts,
     )
+
+
+TOKEN_ATTACKS: dict[str, Callable[[], TokenMatching]] = {"tag": tag, "lamp": lamp}  # of networks over token numbers
