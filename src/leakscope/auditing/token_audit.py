@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.embedding_rows import Bag, bag_of_gradient, bag_of_weights
-from leakscope.attacks.exact.span_test import SpanReading, span_test
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
 from leakscope.auditing.result import Audit
@@ -26,7 +26,7 @@ from leakscope.core.progress import Reporter
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, Observation, Round, Shares
-from leakscope.models import from_module, token_model
+from leakscope.models import from_module, padding_of, token_model
 from leakscope.play.exposure import shared_weights
 from leakscope.play.text_leak import TextLeak, score_readings
 
@@ -83,20 +83,24 @@ def audit_tokens(
         report(name, f"span test and bag of words, client {len(readings) + 1} of {trials}")
         observed = take(seen, len(readings))
         readings.append(_read(module, table, observed, inputs.shape[1], behind if several else None))
-    leak = score_readings(inputs[chosen[: len(readings)]], readings, inputs)
+    leak = score_readings(inputs[chosen[: len(readings)]], readings, inputs, padding_of(module))
     unread = (f"{len(readings)} of {trials} clients were read",) if len(readings) < trials else ()
     return Audit(
         name=name, grade=grade_text(leak), measures=Measures(asr=leak.sentences), minutes=minutes, seconds=budget.used, seed=seed,
-        untested=_untested(defended=bool(client.defences), remedies=remedies), notes=(*leak.lines, *notes),
+        untested=_untested(leak, defended=bool(client.defences), remedies=remedies), notes=(*leak.lines, *notes),
         unfinished=(SEARCH, *unread), text=leak,
     )  # fmt: skip
 
 
-def _untested(*, defended: bool, remedies: bool) -> tuple[Untested, ...]:
+def _untested(leak: TextLeak, *, defended: bool, remedies: bool) -> tuple[Untested, ...]:
     """Return what is not built for token networks."""
     known = Untested("attackers who know the defences", "the span test was run without that knowledge")
     tried = Untested("remedies", "none is tried on token networks yet")
-    return (Untested(SEARCH, "not built yet"), *([known] if defended else []), *([tried] if remedies else []))
+    order = Untested(
+        "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
+    )
+    unread = [order] if SpanEnd.NO_LAYER in leak.ends else []
+    return (Untested(SEARCH, "not built yet"), *unread, *([known] if defended else []), *([tried] if remedies else []))
 
 
 def _find_table(module: nn.Module, inputs: Tensor) -> _Tokens:

@@ -94,6 +94,13 @@ def token_model(module: nn.Module) -> nn.Module:
     return TransformerLogits(module, padding if isinstance(padding, int) else None)
 
 
+def padding_of(module: nn.Module) -> int | None:
+    """Return the token that a network of `token_model` masks; None if it masks none."""
+    masking = module if isinstance(module, TransformerLogits) else module.get_submodule("network")
+    padding: object = getattr(masking, "padding", None)
+    return padding if isinstance(padding, int) else None
+
+
 class Tokeniser(Protocol):
     """What is used of a tokeniser of `transformers`; wrap one of `tokenizers` in its `PreTrainedTokenizerFast`."""
 

@@ -55,11 +55,14 @@ class TextLeak:
         )
 
 
-def score_readings(truth: Tensor, readings: Sequence[tuple[SpanReading, Bag | None]], sample: Tensor) -> TextLeak:
-    """Return the scores of T clients' sentences (T x N x L)."""
-    frequent = [token for token, _ in Counter(sample.flatten().tolist()).most_common()]
+def score_readings(
+    truth: Tensor, readings: Sequence[tuple[SpanReading, Bag | None]], sample: Tensor, padding: int | None = None
+) -> TextLeak:
+    """Return the scores of T clients' sentences (T x N x L) without their padding tokens."""
+    frequent = [token for token, _ in Counter(_filled(sample.flatten().tolist(), padding)).most_common()]
     hits, rouge, null, bags, null_bags = [], [], [], [], []
-    for sentences, (reading, bag) in zip(truth.tolist(), readings, strict=True):
+    for padded, (reading, bag) in zip(truth.tolist(), readings, strict=True):
+        sentences = [_filled(each, padding) for each in padded]
         found = set(reading.sentences)
         hits.append([tuple(each) in found or tuple(each[:-1]) in found for each in sentences])
         scores = score_text(sentences, reading.sentences)
@@ -87,6 +90,11 @@ def score_readings(truth: Tensor, readings: Sequence[tuple[SpanReading, Bag | No
         budget=max(each.budget for each in spans),
         tokens=truth.shape[1] * truth.shape[2],
     )
+
+
+def _filled(tokens: list[int], padding: int | None) -> list[int]:
+    """Return the tokens that are no padding; all, if there is nothing else."""
+    return [token for token in tokens if token != padding] or tokens
 
 
 def _share(rate: Estimate) -> str:
