@@ -1,13 +1,16 @@
 """What updates of a small GPT give away of its sentences: the span test and the bag of words, beside the most frequent tokens.
 
     python benchmarks/text.py [ROW ...] [--batches 3]
+    python benchmarks/text.py --frontier [--batches 3]
 
 Every row is a client of a random-init GPT (width 128, 4 heads, 3 blocks, 2,000 words; `wide`: width 256) with sentences of 12 Zipf
 tokens; each batch has weights and sentences of its own. `exact` is the share of sentences that came back whole (a language model's
-without its last token, which has no gradient), with a 95 % interval over batches; `false` counts sentences that are in no batch;
+without its last token, which has no gradient), with a 95 % interval over batches; `proved` is the share that the update also proves;
+`false` counts sentences that are in no batch, `false proved` those of them that were called proved;
 `pairs` is the recall of (token, position) pairs in the first span. `bag` says in how many batches the embedding's rows are exactly the
 set of tokens. `null` is ROUGE-1 of the 12 most frequent words. `budget` is the most dimensions that the sent matrices can span.
-Seconds are of one span test on one thread.
+Seconds are of one span test on one thread. `bert` rows are encoders. `--frontier` prints the exact share of adapters' clients after ten
+steps of SGD, rank by batch.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from leakscope.core.tree import Tree
 from leakscope.core.types import Round, Shares
 from leakscope.metrics.interval import estimate_mean
 from leakscope.metrics.text import score_text
-from leakscope.models import adapt, gpt
+from leakscope.models import adapt, bert, gpt
 
 WORDS, LENGTH = 2000, 12
 
@@ -42,6 +45,7 @@ class Row:
     rate: float = 0.1  # of SGD
     optimiser: str = "sgd"
     training: int = 0  # steps of Adam on other sentences before
+    encoder: bool = False
 
 
 ROWS = {
@@ -51,6 +55,8 @@ ROWS = {
     "weights-8": Row(8, dtype=torch.float32, steps=1),
     "trained-8": Row(8, training=500),
     "dropout-4": Row(4, dropout=0.1),
+    **{f"bert-{batch}": Row(batch, encoder=True) for batch in (1, 2, 4)},
+    "bert-float32-2": Row(2, encoder=True, dtype=torch.float32),
     "wide-16": Row(16, width=256),
     "lora-r8-first-gradient": Row(1, rank=8),
     "lora-r8-10-steps": Row(1, rank=8, steps=10),
@@ -85,7 +91,7 @@ def weights_of(module: nn.Module, *, trained: bool = False) -> Tree:
 
 def network(row: Row, generator: torch.Generator) -> nn.Module:
     """Return the network of one batch, trained before if the row says so."""
-    module: nn.Module = gpt(
+    module: nn.Module = (bert if row.encoder else gpt)(
         vocabulary=WORDS, positions=LENGTH, width=row.width, classes=None if row.language else 2, dropout=row.dropout
     )
     adam = torch.optim.Adam(module.parameters(), lr=1e-3)
@@ -112,19 +118,63 @@ def observe(row: Row, module: nn.Module, x: Tensor) -> tuple[Round, Shares]:
     return Round(before, {}, weights_of(module, trained=True)), Shares.WEIGHTS
 
 
-def measure(row: Row, x: Tensor, seen: Round, reading: SpanReading) -> tuple[float, float, float, float, float]:
-    """Return the shares of exact sentences and pairs, false sentences, whether the bag is exact, ROUGE-1 of the null baseline."""
+def measure(row: Row, x: Tensor, seen: Round, reading: SpanReading) -> tuple[float, ...]:
+    """Return the shares of exact sentences and pairs, false sentences, whether the bag is exact, ROUGE-1 of the null baseline, and the
+    share of sentences and the number of false ones that are proved."""
     shown = x[:, :-1] if row.language else x
     scores = score_text(shown.tolist(), reading.sentences)
     true = {(p, token) for sentence in shown.tolist() for p, token in enumerate(sentence)}
     passed = {(p, token) for p, tokens in enumerate(reading.candidates) for token in tokens.tolist()}
-    false = len(set(reading.sentences) - {tuple(sentence) for sentence in shown.tolist()})
+    private, proved = {tuple(sentence) for sentence in shown.tolist()}, set(reading.proved)
+    false = len(set(reading.sentences) - private)
     rows = seen.sent.get("embedding.weight")
     bag = float("nan")
     if rows is not None and not row.steps:
         bag = float(bag_of_gradient(rows).tokens.tolist() == shown.unique().tolist())
     null = score_text(shown.tolist(), [list(range(LENGTH))] * len(x))
-    return float(scores.exact.double().mean()), len(true & passed) / len(true), false, bag, float(null.rouge1.mean())
+    exact, right = float(scores.exact.double().mean()), len(proved & private) / len(private)
+    return exact, len(true & passed) / len(true), false, bag, float(null.rouge1.mean()), right, len(proved - private)
+
+
+def play(row: Row, number: int) -> tuple[tuple[float, ...], SpanReading, float]:
+    """Return the scores of one batch, what was read, and the seconds of the span test."""
+    torch.manual_seed(number)
+    generator = torch.Generator().manual_seed(number)
+    module, x = network(row, generator), sentences(row.batch, generator)
+    seen, shares = observe(row, module, x)
+    began = time.perf_counter()
+    closest = row.batch if row.steps > 1 else None
+    reading = span_test(module, seen, shares, vocabulary=WORDS, length=LENGTH, closest=closest)
+    seconds = time.perf_counter() - began
+    return measure(row, x, seen, reading), reading, seconds
+
+
+def print_row(name: str, batches: int) -> None:
+    """Print the table's line of a row."""
+    row = ROWS[name]
+    scores, readings, times = zip(*(play(row, number) for number in range(batches)), strict=True)
+    exact, pairs, false, bag, null, proved, wrong = torch.tensor(scores, dtype=torch.float64).mT
+    ranks = [reading.rank for reading in readings]
+    interval = estimate_mean(exact[:, None], torch.ones(batches, 1, dtype=torch.bool), within=(0.0, 1.0))
+    right = "" if bool(bag.isnan().any()) else f"{int(bag.sum())} of {batches}"
+    print(
+        f"| {name} | {batches} | {row.batch * LENGTH} | {min(ranks)}-{max(ranks)} | {readings[0].budget} | "
+        f"{interval.value:.2f} | {interval.low:.2f} to {interval.high:.2f} | {float(proved.mean()):.2f} | {int(false.sum())} | "
+        f"{int(wrong.sum())} | {float(pairs.mean()):.2f} | {right} | {float(null.mean()):.2f} | {sum(times) / batches:.1f} |",
+        flush=True,
+    )
+
+
+def print_frontier(batches: int) -> None:
+    """Print the exact share of adapters' clients after ten steps of SGD: a line a rank, with its budget, a column a batch."""
+    sizes = (1, 2, 4)
+    print(f"| rank (budget) | {' | '.join(f'{LENGTH * batch} tokens' for batch in sizes)} |\n" + "|---" * 4 + "|")
+    for rank in (2, 4, 8, 16, 32):
+        shares = []
+        for batch in sizes:
+            exact = [play(Row(batch, rank=rank, steps=10), number)[0][0] for number in range(batches)]
+            shares.append(f"{sum(exact) / batches:.2f} ({min(exact):.2f} to {max(exact):.2f})")
+        print(f"| {rank} ({2 * rank}) | {' | '.join(shares)} |", flush=True)
 
 
 def main() -> None:
@@ -132,31 +182,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="*", default=list(ROWS))
     parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--frontier", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print("| row | n | tokens | rank | budget | exact | 95 % | false | pairs | bag | null | s |\n" + "|---" * 12 + "|")
+    if asked.frontier:
+        print(f"n = {asked.batches} batches a cell: mean exact share (least to most)\n")
+        print_frontier(asked.batches)
+        return
+    head = "row | n | tokens | rank | budget | exact | 95 % | proved | false | false proved | pairs | bag | null | s"
+    print(f"| {head} |\n" + "|---" * 14 + "|")
     for name in asked.rows:
-        row, made, ranks, times = ROWS[name], [], [], []
-        for number in range(asked.batches):
-            torch.manual_seed(number)
-            generator = torch.Generator().manual_seed(number)
-            module, x = network(row, generator), sentences(row.batch, generator)
-            seen, shares = observe(row, module, x)
-            began = time.perf_counter()
-            closest = row.batch if row.steps > 1 else None
-            reading = span_test(module, seen, shares, vocabulary=WORDS, length=LENGTH, closest=closest)
-            times.append(time.perf_counter() - began)
-            ranks.append(reading.rank)
-            made.append(measure(row, x, seen, reading))
-        exact, pairs, false, bag, null = torch.tensor(made, dtype=torch.float64).mT
-        interval = estimate_mean(exact[:, None], torch.ones(len(made), 1, dtype=torch.bool), within=(0.0, 1.0))
-        right = "" if bool(bag.isnan().any()) else f"{int(bag.sum())} of {len(made)}"
-        print(
-            f"| {name} | {len(made)} | {row.batch * LENGTH} | {min(ranks)}-{max(ranks)} | {reading.budget} | "
-            f"{interval.value:.2f} | {interval.low:.2f} to {interval.high:.2f} | {int(false.sum())} | {float(pairs.mean()):.2f} | "
-            f"{right} | {float(null.mean()):.2f} | {sum(times) / len(times):.1f} |",
-            flush=True,
-        )
+        print_row(name, asked.batches)
 
 
 if __name__ == "__main__":

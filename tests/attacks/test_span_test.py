@@ -276,6 +276,33 @@ def test_bad_input_is_refused_in_one_line() -> None:
         span_test(network(width=32), seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
 
 
+class NeverEmpty(nn.Module):
+    """A network that refuses an empty batch, as those of `transformers` do."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(x)
+        output: Tensor = self.inner(x)
+        return output
+
+
+def test_the_search_ends_when_no_prefix_is_left() -> None:
+    module, x = NeverEmpty(network()), sentences(2)
+    gradient = gradient_of(module, x)
+    for layer in ("out", "dense1", "dense2"):  # the spans of later layers hold no true input
+        weight = gradient[f"inner.blocks.0.{layer}.weight"]
+        weight.copy_(
+            torch.randn(weight.shape[0], 20, dtype=weight.dtype) @ torch.randn(20, weight.shape[1], dtype=weight.dtype)
+        )
+    seen = Round(weights_of(module), {}, gradient)
+    reading = span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
+    assert reading.end is SpanEnd.TOKENS
+    assert reading.proved == ()
+
+
 def test_updates_of_other_weights_are_refused_in_one_line() -> None:
     module = adapt(network(), rank=4)
     before = weights_of(module)

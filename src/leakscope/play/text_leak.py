@@ -118,14 +118,18 @@ def score_readings(
     *,
     words: Sequence[str] | None = None,
     seed: int = 0,
+    padding: int | None = None,
 ) -> TextLeak:
-    """Return the scores of T clients' sentences (T x N x L); null baselines read a sample and those of it that are public (M x L)."""
-    frequent, scores, hits, bags, null_bags = most_frequent(sample), list[TextScores](), list[Tensor](), [], []
+    """Return the scores of T clients' sentences (T x N x L) without their padding; null baselines read a sample and its public part."""
+    scores, hits, bags, null_bags = list[TextScores](), list[Tensor](), [], []
+    frequent = _filled(most_frequent(sample), padding)
     nulls: dict[str, list[tuple[TextScores, Tensor]]] = {}
-    for number, (sentences, (reading, bag)) in enumerate(zip(truth.tolist(), readings, strict=True)):
+    for number, (padded, (reading, bag)) in enumerate(zip(truth.tolist(), readings, strict=True)):
+        sentences = [_filled(each, padding) for each in padded]
         scores.append(score_text(sentences, reading.sentences))
         hit = _whole(sentences, reading.sentences)
-        for name, guesses in null_guesses(sentences, frequent, public, seed + number).items():
+        for name, drawn in null_guesses(sentences, frequent, public, seed + number).items():
+            guesses = [_filled(guess, padding) for guess in drawn]
             guessed = _whole(sentences, guesses)
             nulls.setdefault(name, []).append((score_text(sentences, guesses), guessed))
             hit = hit & ~guessed
@@ -154,7 +158,7 @@ def score_readings(
         budget=max(each.budget for each in spans),
         tokens=truth.shape[1] * truth.shape[2],
         shown=tuple(
-            show_sentence(number, sentence, guess, bag, words)
+            show_sentence(number, _filled(sentence, padding), guess, bag, words)
             for number, (client, score, (_, bag)) in enumerate(zip(truth.tolist(), scores, readings, strict=True))
             for sentence, guess in zip(client, score.paired, strict=True)
         ),
@@ -187,6 +191,11 @@ def _null(name: str, several: Sequence[tuple[TextScores, Tensor]]) -> NullText:
 
 def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
+
+
+def _filled(tokens: Sequence[int], padding: int | None) -> list[int]:
+    """Return the tokens that are no padding; all, if there is nothing else."""
+    return [token for token in tokens if token != padding] or list(tokens)
 
 
 def _share(rate: Estimate) -> str:

@@ -207,6 +207,8 @@ def _sentences(
         ended += [tuple(row) for row in prefixes[~grown].tolist() if row]
         order = off.argsort()
         prefixes = extended[order[within[order]][: closest or MOST_PREFIXES].sort().values]
+        if not len(prefixes):
+            break
     return tuple(ended + [tuple(row) for row in prefixes.tolist()])
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks.exact.span_test import SpanEnd
 from leakscope.auditing.attack_runs import LabelReading, read_labels
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
@@ -16,7 +17,7 @@ from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
 from leakscope.auditing.tokens.remedies import try_remedies
-from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
+from leakscope.auditing.tokens.verdict import NO_ORDER, NOT_BUILT, SEARCH, grade_text
 from leakscope.auditing.verdict import LEAKING, Grade, Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -25,7 +26,7 @@ from leakscope.core.progress import Reporter
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take
 from leakscope.core.types import Batch
-from leakscope.models import from_module, is_transformer
+from leakscope.models import from_module, is_transformer, padding_of
 from leakscope.models import token_model as as_token_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
@@ -112,13 +113,22 @@ def score_clients(
     """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
-    leak = score_readings(truth[: len(readings)], readings, sample, public, words=target.words, seed=exposure.seeds[0])
+    leak = score_readings(
+        truth[: len(readings)],
+        readings,
+        sample,
+        public,
+        words=target.words,
+        seed=exposure.seeds[0],
+        padding=padding_of(target.model),
+    )
     labels = _labels(exposure, budget)
     read = labels if isinstance(labels, LabelReading) else None
     unread = f"{len(readings)} of {exposure.trials} clients were read"
     unfinished = (SEARCH, *([unread] if len(readings) < exposure.trials else []))
     untested = (
         NOT_BUILT,
+        *([NO_ORDER] if SpanEnd.NO_LAYER in leak.ends else []),
         *([] if isinstance(labels, LabelReading) else [labels]),
         *([NO_PUBLIC] if len(public) < LEAST_PUBLIC else []),
     )
