@@ -18,7 +18,7 @@ slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 integrations: .venv-integrations/.installed
-	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_text.py tests/integrations/test_nvflare.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py
+	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_text.py tests/integrations/test_nvflare.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py tests/integrations/test_transformers.py
 
 # Wheel and sdist, their files, and the wheel in a clean environment outside the tree; the files must be committed.
 dist: .venv-dist/.installed
@@ -70,7 +70,7 @@ $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 
 .venv-integrations/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-integrations
-	.venv-integrations/bin/pip install --quiet --disable-pip-version-check --editable ".[dev,flower,nvflare,dp,search]"
+	.venv-integrations/bin/pip install --quiet --disable-pip-version-check --editable ".[dev,flower,nvflare,dp,search,transformers]"
 	touch $@
 
 .venv-dist/.installed:

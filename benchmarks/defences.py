@@ -65,7 +65,7 @@ class Case:
 
 
 def cases(defences: tuple[Defence, ...], trials: int) -> tuple[Case, Case]:
-    """Return the attacker who is not told of the defences, and the one who is."""
+    """Return the attacker who does not know the defences, and the one who does."""
     model = build("lenet_cpl", (1, 28, 28), 10, {})
     seeds = list(range(trials))
     x = random.uniform(random.key(seeds), (1, 1, 28, 28))

@@ -14,7 +14,7 @@ from collections import Counter
 
 import torch
 
-from leakscope.attacks.exact.peel_attack import read_layer
+from leakscope.attacks.exact.layer_probe import read_layer
 from leakscope.attacks.exact.peeling import Peeled, Update, peel
 from leakscope.attacks.exact.spear import unmix
 from leakscope.clients import Client, attacker_knowledge

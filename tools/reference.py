@@ -29,7 +29,7 @@ WRITTEN = "Written by `tools/reference.py` from the code; do not edit it by hand
 ROOMS = ("attacks", "defences", "metrics", "data", "models")
 REST = "More"
 GROUPS = {
-    "Audit": ("audit", "inspect", "peek", "audit_captures", "Audit", "Inspection", "Target", "capture", "Recording"),
+    "Audit": ("audit", "inspect", "peek", "audit_captures", "Audit", "Inspection", "Target", "capture", "Recording", "scan", "Scan"),
     "Sweeps": ("scenario_of", "run_scenario", "engines", "Run"),
     "Data and models": ("load", "make_batch", "build", "from_module", "draw_parameters", "Uniform", "key", "random", "tree"),
     "Clients and what the attacker knows": (

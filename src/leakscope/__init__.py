@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         register_attack as register_attack, register_data as register_data, register_defence as register_defence,
         register_metric as register_metric, register_model as register_model,
     )  # fmt: skip
+    from leakscope.scanning.scan import Scan as Scan, scan as scan
     from leakscope.store import Recording as Recording, Run as Run
     from leakscope.store.recorder import capture as capture
     from leakscope.sweep import engines as engines, run_scenario as run_scenario

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from leakscope.attacks.exact.peel_attack import Peeling, probe_network
+from leakscope.attacks.exact.layer_probe import probe_network
+from leakscope.attacks.exact.peel_attack import Peeling
 from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Update, distinct_rows, errors_of, peel
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import find_shared_inputs, token_network
 from leakscope.attacks.exact.embedding_rows import bag_of_gradient
+from leakscope.attacks.exact.sentence_proof import proved_sentences
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
@@ -67,8 +68,37 @@ def test_every_sentence_of_a_classifiers_batch_comes_back_and_no_other(batch: in
     x = sentences(batch)
     reading = read_gradient(network(dtype=dtype), x)
     assert reading.end is SpanEnd.SENTENCES
-    assert set(reading.sentences) == rows(x)
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
     assert reading.rank <= batch * LENGTH < reading.width
+
+
+def proof_of(module: nn.Module, x: Tensor, found: list[Tensor]) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Return what a gradient of `x` allows and proves of the sentences found, by the first layer behind attention."""
+    weights, gradient = weights_of(module), gradient_of(module, x)
+    network = token_network(module, weights)
+    source = next(s for s in find_shared_inputs(network, weights.keys(), VOCABULARY, LENGTH) if s.mixes)
+    rows_ = source.rows(gradient)
+    floor = 1e-11 * float(torch.linalg.matrix_norm(rows_, 2))
+    kept, proved = proved_sentences(network, source, rows_, floor, [tuple(each.tolist()) for each in found])
+    return set(kept), set(proved)
+
+
+@pytest.mark.parametrize("make", [gpt, bert])
+def test_a_false_sentence_among_all_true_ones_is_left_out_and_never_proved(
+    make: Callable[..., TextTransformer],
+) -> None:
+    x = sentences(3)
+    swapped = torch.cat([x[0, :3], x[1, 3:]])
+    kept, proved = proof_of(network(make), x, [swapped, *x, x[2, :2].flip(0)])
+    assert kept == proved == rows(x)
+
+
+def test_nothing_is_proved_while_a_sentence_is_missing() -> None:
+    x = sentences(3)
+    swapped = torch.cat([x[0, :3], x[1, 3:]])
+    kept, proved = proof_of(network(), x, [swapped, x[0], x[1]])
+    assert kept == rows(torch.stack([swapped, x[0], x[1]]))
+    assert proved == set()
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -143,11 +173,33 @@ def test_known_noise_below_the_gradient_is_allowed_for() -> None:
     assert untold.sentences == ()
 
 
-def test_an_encoder_gives_no_sentence() -> None:
-    x = sentences(1)
-    reading = read_gradient(network(bert), x)
-    assert reading.end is SpanEnd.TOKENS
-    assert [set(tokens.tolist()) for tokens in reading.candidates] == [{token} for token in x[0].tolist()]
+@pytest.mark.parametrize("given", [{}, {"pre_norm": True}, {"classes": None}, {"kind": "sinusoidal"}])
+def test_an_encoder_gives_its_sentences_whole(given: dict[str, object]) -> None:
+    x = sentences(2)
+    reading = read_gradient(network(bert, **given), x)
+    assert reading.end is SpanEnd.SENTENCES
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
+
+
+@pytest.mark.parametrize("given", [{"kind": "sinusoidal"}, {"kind": "rotary"}, {"kind": "rotary", "pre_norm": False}])
+def test_every_kind_of_position_gives_the_sentences(given: dict[str, object]) -> None:
+    x = sentences(3)
+    reading = read_gradient(network(**given), x)
+    assert set(reading.proved) == rows(x)
+    bag = [set(tokens.tolist()) for tokens in reading.candidates]
+    assert all(each == bag[0] for each in bag) is (given["kind"] == "rotary")
+
+
+@pytest.mark.parametrize("make", [gpt, bert])
+def test_a_masked_batch_gives_sentences_of_their_own_lengths_and_no_padding(
+    make: Callable[..., TextTransformer],
+) -> None:
+    x = 1 + sentences(3, seed=3) % (VOCABULARY - 1)
+    x[1, 4:], x[2, 2:] = 0, 0
+    module = network(make, padding=0)
+    reading = read_gradient(module, x)
+    assert set(reading.proved) == {tuple(token for token in row if token) for row in x.tolist()}
+    assert 0 not in bag_of_gradient(gradient_of(module, x)["embedding.weight"]).tokens
 
 
 def adapted_reading(
@@ -174,6 +226,7 @@ def test_ten_steps_on_adapters_give_every_sentence_within_the_budget(batch: int,
     reading = adapted_reading(x, rank=rank, steps=10)
     assert reading.budget == 2 * rank >= batch * LENGTH
     assert reading.end is SpanEnd.CLOSEST
+    assert reading.proved == ()
     assert set(reading.sentences) == rows(x)
 
 
@@ -221,3 +274,24 @@ def test_bad_input_is_refused_in_one_line() -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError):
         span_test(network(width=32), seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
+
+
+def test_updates_of_other_weights_are_refused_in_one_line() -> None:
+    module = adapt(network(), rank=4)
+    before = weights_of(module)
+    other = {
+        name: value for name, value in weights_of(adapt(network(), rank=5)).items() if name.endswith("inner.weight")
+    }
+    unknown = {"nothing.weight": torch.zeros(2, 2)}
+    for sent in (other, unknown, {}):
+        for shares in Shares:
+            with pytest.raises(InputError) as caught:
+                span_test(module, Round(before, {}, sent), shares, vocabulary=VOCABULARY, length=LENGTH)
+            assert "\n" not in str(caught.value)
+
+
+def test_an_update_without_dense_layers_has_no_span() -> None:
+    module, x = network(), sentences(1)
+    gradient = gradient_of(module, x)
+    seen = Round(weights_of(module), {}, {"embedding.weight": gradient["embedding.weight"]})
+    assert span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH).end is SpanEnd.NO_LAYER

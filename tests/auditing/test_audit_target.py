@@ -16,7 +16,7 @@ from leakscope.auditing.suite import INFORMED, UNKNOWN, plan_suite, unknown_defe
 from leakscope.auditing.target import Target, UntestedError, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.auditing.target_file import read_request
-from leakscope.clients import Client
+from leakscope.clients import Aggregation, Client
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Clip, GaussianNoise, LowRank
@@ -250,6 +250,10 @@ def test_an_audit_of_summed_clients_attacks_all_their_examples(tmp_path: Path) -
     file = tmp_path / "audit.yaml"
     file.write_text("model: {name: mlp}\ndata: digits\nexamples: 2\naggregate: 3\n", encoding="utf-8")
     assert make_subject(read_request(file).target).behind == 6
+    file.write_text("model: {name: mlp}\ndata: digits\naggregate: {clients: 3, dropouts: 1}\n", encoding="utf-8")
+    assert read_request(file).target.aggregate == Aggregation(3, dropouts=1)
+    fewer = audit_target(target(examples=2, aggregate=Aggregation(3, dropouts=1)), **settings)
+    assert fewer.runs[0].summary.samples == 16
     with pytest.raises(InputError, match="aggregate"):
         audit_captures(tmp_path, target(aggregate=3))
 

@@ -1,4 +1,4 @@
-"""The threat box says which attackers were told of the defences, and which facts of each."""
+"""The threat box says which attackers know the defences, and which facts of each."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
 from leakscope.cli import app
 from leakscope.cli.audit import write_audit
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = ["--minutes", "0.5", "--clients", "2", "--no-remedies", "--quiet"]
@@ -265,6 +265,12 @@ def test_inspect_refuses_a_mistake_in_one_line(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["inspect", *arguments])
     assert isinstance(done.exception, InputError)
     assert len(str(done.exception).splitlines()) == 1
+
+
+def test_inspect_names_an_unknown_model_before_it_asks_for_a_shape() -> None:
+    done = CliRunner().invoke(app, ["inspect", "resnet81"])
+    assert isinstance(done.exception, UnknownNameError)
+    assert "resnet18" in str(done.exception)
 
 
 def test_show_prints_the_static_lines_of_an_audit() -> None:

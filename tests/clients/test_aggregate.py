@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.peel_attack import Peeling
-from leakscope.clients import Client, knowledge_of_defences
+from leakscope.clients import Aggregation, Client, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import lift, norm, subtract, to
@@ -75,6 +75,48 @@ def test_the_mean_of_weight_updates_is_that_of_the_clients_one_by_one() -> None:
         gaps.append(gap(seen(Client(local=slower, aggregate=K), batch), joined))
     assert gaps[0] > 0.1
     assert gaps[1] < 0.01
+
+
+@pytest.mark.parametrize("local", [None, LocalTraining(epochs=2, batch_size=1, rate=0.3, shuffle=False)])
+@pytest.mark.parametrize("skew", [1.0, 3.0])
+def test_dropouts_and_unequal_clients_are_a_mean_over_a_loop_of_those_that_answer(
+    local: LocalTraining | None, skew: float
+) -> None:
+    summed, batch = Aggregation(K, dropouts=1, skew=skew), private_batch()
+    model = from_module(network(), input_shape=(1, 4, 4))
+    exposure = expose(model, Client(local=local, aggregate=summed), shared_weights(model, T), batch, SEEDS)
+    sizes, answering = summed.sizes(K * N), summed.answering(SEEDS)
+    assert sizes == ([2, 2, 2] if skew == 1 else [1, 2, 3])
+    assert answering.sum(1).tolist() == [K - 1] * T
+    for t in range(T):
+        total, truth, first = {}, [], 0
+        for size, answers in zip(sizes, answering[t].tolist(), strict=True):
+            place, first = slice(first, first + size), first + size
+            if answers:
+                inputs, labels = batch.inputs[:, place], batch.labels[:, place]
+                one = seen(Client(local=local), make_batch(inputs, labels, classes=3))
+                total = {name: total.get(name, 0) + size * value[t] for name, value in one.items()}
+                truth.append(batch.inputs[t, place])
+        expected, n = torch.cat(truth), sum(map(len, truth))
+        assert int(exposure.observation.samples[t]) == n
+        found = direction(exposure.observation.rounds[0], exposure.observation.shares)
+        assert all(torch.allclose(found[name][t], value / n, rtol=0, atol=1e-12) for name, value in total.items())
+        assert torch.equal(exposure.batch.inputs[t][exposure.batch.mask[t]], expected)
+
+
+def test_which_clients_drop_out_differs_between_trials_and_the_rest_is_recovered() -> None:
+    summed = Aggregation(K, dropouts=1)
+    assert len({tuple(row) for row in summed.answering(range(40)).tolist()}) == K
+    model = from_module(network(200), input_shape=(1, 4, 4))
+    exposure = expose(model, Client(aggregate=summed), shared_weights(model, T), private_batch(), SEEDS)
+    assert (exposure.knowledge.samples, exposure.knowledge.present) == ((K - 1) * N, None)
+    assert bool(attack(exposure, Peeling(draws=0)).recovered.all())
+
+
+@pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": 2, "dropouts": 2}, {"clients": 2, "skew": 0.5}])
+def test_aggregations_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=f"Aggregation.{[*wrong][-1]}"):
+        Aggregation(**wrong)  # type: ignore[arg-type]
 
 
 def test_every_client_defends_itself_and_draws_its_own_noise() -> None:

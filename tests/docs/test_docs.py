@@ -31,6 +31,7 @@ OURS = {"leakscope", "leakscope_papers"}
 BESIDE = {  # each framework needs its extra; the papers are a package of their own
     "leakscope.integrations.flower",
     "leakscope.integrations.flower_guard",
+    "leakscope.integrations.flower_scan",
     "leakscope.integrations.nvflare",
     "leakscope.integrations.opacus",
     "leakscope.report",

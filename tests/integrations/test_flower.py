@@ -27,6 +27,8 @@ from leakscope.guarding.guard import GuardWarning
 from leakscope.integrations import flower
 from leakscope.integrations.flower import protecting, record
 from leakscope.integrations.flower_guard import guarding
+from leakscope.integrations.flower_scan import ScanWarning, scanning
+from leakscope.scanning.findings import Test, Verdict
 from leakscope.store.captures import Capture, read_captures
 from leakscope.store.recorder import Recorder, Recording
 
@@ -412,6 +414,46 @@ def test_a_guard_adds_its_defence_to_what_is_sent(flwr: Any, tmp_path: Path) -> 
     changes = [each.before["1.weight"] - each.sent["1.weight"] for each in captures]
     assert changes
     assert all(5 < float(change.std()) < 15 for change in changes)
+
+
+def scanned_captures(flwr: Any, build: Callable[[Any, Any], Target], directory: Path, **settings: Any) -> list[Capture]:
+    """Return what the server captured of two rounds of two clients that scan its model."""
+    module = importlib.import_module("flwr.serverapp.strategy")
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=directory))
+    trained(flwr, strategy, client(flwr, mods=(scanning(build, **settings),)), nodes=2, rounds=2)
+    return captured(directory)
+
+
+def test_a_scan_lets_honest_rounds_pass_and_refuses_a_trap(flwr: Any, tmp_path: Path) -> None:
+    def own(message: Any, context: Any) -> Target:
+        generator = torch.Generator().manual_seed(0)
+        return Target(model=net(), inputs=torch.rand(16, 16, generator=generator), labels=torch.arange(16) % 3)
+
+    log = tmp_path / "scan.jsonl"
+    assert len(scanned_captures(flwr, own, tmp_path / "honest", log=log)) == 4
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["round"], line["suspected"]) for line in lines] == [(1, False)] * 2 + [(2, False)] * 2
+    verdicts = [{each["test"]: each["verdict"] for each in line["lines"]}[Test.JUMP] for line in lines]
+    assert verdicts == [Verdict.NOT_TESTED] * 2 + [Verdict.USUAL] * 2  # the first round has none before it
+
+    trap = scanning(own)
+    message = flwr.Message(flwr.RecordDict(), 1, "train")
+    weights = net().state_dict()
+    weights["1.weight"] = torch.ones_like(weights["1.weight"])
+    message.content["arrays"] = flwr.ArrayRecord(weights)
+    context = flwr.Context(1, 1, {}, flwr.RecordDict(), {})
+    reply = trap(message, context, lambda *_: pytest.fail("the client trained on a trap"))
+    assert reply.has_error()
+    assert not context.state.array_records
+
+
+def test_a_scan_that_fails_refuses_or_trains_as_configured(flwr: Any, tmp_path: Path) -> None:
+    def broken(message: Any, context: Any) -> Target:
+        raise ValueError("no data")
+
+    assert scanned_captures(flwr, broken, tmp_path / "closed") == []
+    with pytest.warns(ScanWarning):
+        assert len(scanned_captures(flwr, broken, tmp_path / "open", fail_open=True)) == 4
 
 
 @pytest.mark.parametrize("nodes", [2, 4])

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.models import TextTransformer, adapt, bert, from_module, gpt
+from leakscope.models.transformer_text import rotate
 
 SMALL = {"vocabulary": 30, "positions": 8, "width": 16, "heads": 2}
 TOKENS = torch.randint(30, (3, 6), generator=torch.Generator().manual_seed(0))
@@ -81,3 +82,34 @@ def test_adapters_start_without_effect_and_are_all_that_is_sent() -> None:
         adapt(small(), layers=("nothing",))
     with pytest.raises(InputError):
         adapt(small(), rank=16)
+
+
+@pytest.mark.parametrize("make", [gpt, bert])
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rotary"])
+def test_padding_changes_nothing_for_the_sentence_before_it(make: object, kind: str) -> None:
+    model = small(make, classes=3, kind=kind, padding=0)
+    short = TOKENS[:, :4].clamp_min(1)
+    padded = torch.cat([short, torch.zeros(3, 2, dtype=torch.int64)], dim=1)
+    assert_close(model(padded), model(short), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rotary"])
+def test_every_kind_of_position_tells_orders_apart(kind: str) -> None:
+    model = small(bert, classes=3, kind=kind)
+    assert not torch.equal(model(TOKENS), model(TOKENS.flip(1)))
+
+
+def test_rotary_attention_depends_on_distances_only() -> None:
+    query, key = torch.randn(2, 1, 1, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    turned = [rotate(x.expand(1, 6, 16), 2)[0].unflatten(-1, (2, 8)) for x in (query, key)]
+    scores = torch.einsum("phw,qhw->hpq", *turned)
+    assert_close(scores[:, 1, 3], scores[:, 2, 4])
+    assert not torch.allclose(scores[:, 1, 3], scores[:, 1, 4])
+
+
+def test_wrong_positions_and_padding_are_refused() -> None:
+    for wrong in ({"kind": "rotatory"}, {"padding": 30}, {"kind": "rotary", "width": 6, "heads": 2}):
+        with pytest.raises(InputError):
+            gpt(**{**SMALL, **wrong})
+    with pytest.raises(IndexError):
+        small(kind="rotary")(TOKENS.repeat(1, 2))

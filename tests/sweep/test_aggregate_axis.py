@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from leakscope.scenario import scenario_of
+from leakscope.clients import Aggregation
+from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.scenario.cell import read_settings
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 
@@ -27,14 +29,25 @@ def test_an_aggregate_of_one_keeps_the_ids_of_cells() -> None:
     assert all("aggregate" not in str(cell.settings) for cell in plain)
 
 
+def test_dropouts_are_of_the_aggregate_and_change_the_id() -> None:
+    cells = [*scenario_of({**SUMMED, "grid": {"client.aggregate": [4, {"clients": 4, "dropouts": 1}]}}).cells()]
+    attacked = [cell for cell in cells if not cell.baseline]
+    assert len({cell.id for cell in attacked}) == 2
+    assert read_settings(attacked[1].settings).client.aggregation == Aggregation(4, dropouts=1)
+    with pytest.raises(ScenarioError, match="dropouts"):
+        scenario_of({**SUMMED, "client": {"aggregate": {"clients": 4, "dropouts": 4}}})
+
+
 @pytest.mark.slow
 def test_clients_summed_are_an_axis_whose_scores_are_of_all_examples(tmp_path: Path) -> None:
-    scenario = scenario_of({**SUMMED, "grid": {"client.aggregate": [1, 4]}})
+    scenario = scenario_of({**SUMMED, "grid": {"client.aggregate": [1, 4, {"clients": 4, "dropouts": 1}]}})
     run_scenario(scenario, tmp_path / "run", progress=False, measure=False)
     run = Run.open(tmp_path / "run")
     samples = {
-        (cell.baseline, cell.axes.get("client.aggregate"), len(record.samples))
+        (cell.baseline, str(cell.axes.get("client.aggregate")), len(record.samples))
         for cell in run.cells()
         for record in run.records(cell=cell.id)
     }
-    assert samples == {(False, 1, 2), (False, 4, 8), (True, None, 2), (True, None, 8)}
+    fewer = str({"clients": 4, "dropouts": 1})
+    attacked = {(False, "1", 2), (False, "4", 8), (False, fewer, 6)}
+    assert samples == attacked | {(True, "None", 2), (True, "None", 8)}

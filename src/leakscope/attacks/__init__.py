@@ -9,6 +9,7 @@ from leakscope.attacks.exact.peel_attack import Peeling as Peeling
 from leakscope.attacks.attack import (
     SEEN as SEEN, Attack as Attack, Extra as Extra, Fitted as Fitted, Matching as Matching,
 )  # fmt: skip
+from leakscope.attacks.cpa import Cocktail as Cocktail, cpa as cpa
 from leakscope.attacks.engine.plan import Execution as Execution
 from leakscope.attacks.engine.state import Recorder as Recorder, Stop as Stop
 from leakscope.attacks.aware import (
@@ -29,6 +30,10 @@ from leakscope.attacks.distances import (
 from leakscope.attacks.dlfa import (
     CopiesStart as CopiesStart, EpochCopies as EpochCopies, EveryCopy as EveryCopy, LayerMatch as LayerMatch,
     OrderInvariant as OrderInvariant, OutOfRange as OutOfRange, dlfa as dlfa,
+)  # fmt: skip
+from leakscope.attacks.feature_inversion import (
+    FeatureInversion as FeatureInversion, FeatureMatch as FeatureMatch, LayerInput as LayerInput,
+    feature_inversion as feature_inversion,
 )  # fmt: skip
 from leakscope.attacks.known_policy import (
     KnownPolicy as KnownPolicy, ThroughPolicy as ThroughPolicy, ig_policy as ig_policy, learn_policy as learn_policy,

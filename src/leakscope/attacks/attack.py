@@ -14,7 +14,7 @@ from torch import Tensor
 from leakscope.attacks.engine.end_measures import measure_ends
 from leakscope.attacks.engine.plan import DEFAULT, DTYPES, Execution
 from leakscope.attacks.engine.runner import run_problem
-from leakscope.attacks.engine.state import Finished, Problem, Stop, single_numbers
+from leakscope.attacks.engine.state import Finished, Moves, Problem, Stop, single_numbers
 from leakscope.attacks.label_rules.head import LabelRule
 from leakscope.attacks.labels import JOINT, LABEL_RULES, chosen_rule
 from leakscope.attacks.objectives import Match, compares_lengths
@@ -70,6 +70,7 @@ class Matching:
     unknown moves, the guess included; the default is without constraint. `measures` are evaluated once, at the last guess of the
     best restart, and returned with the learned values; nothing is optimised or selected by them. `tv_weights` are tried beside
     restarts as the weight of total variation; as among restarts, the smallest mismatch to the update is kept, priors left out.
+    `moves` change the unknowns between iterations where no gradient leads (the order of tokens).
     """
 
     name: str
@@ -86,6 +87,7 @@ class Matching:
     finish: Callable[[Tree, Knowledge], Tree] | None = None
     measures: Mapping[str, Objective] = field(default_factory=dict)
     tv_weights: tuple[float, ...] = ()
+    moves: Moves | None = None
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
@@ -132,9 +134,9 @@ class Matching:
         lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.attempts)
         number = torch.arange(self.restarts, device=device).repeat(len(lanes) // self.restarts)
         pieces = Components(self.simulate, self.objective, self.priors)
-        settings = to((pieces, dict(self.rules), self.optimiser, self.start), device=device, dtype=dtype)
+        settings = to((pieces, dict(self.rules), self.optimiser, self.start, self.moves), device=device, dtype=dtype)
         each = (Facts(observation, knowledge, settings[0], keys), *settings[1:])
-        facts, rules, optimiser, start = each if self.attempts == 1 else take(each, lanes)
+        facts, rules, optimiser, start, moves = each if self.attempts == 1 else take(each, lanes)
         if self.tv_weights:
             weights = torch.tensor(self.tv_weights, device=device, dtype=dtype).repeat_interleave(self.restarts)
             pieces = replace(
@@ -145,7 +147,7 @@ class Matching:
         if self.labels == JOINT and isinstance(knowledge.loss, UserLoss):
             facts = self._with_targets(model, facts, knowledge.loss, unknowns)
         rules = {name: rules.get(name, Rule()) for name in unknowns}
-        return Problem(unknowns, facts, optimiser, rules), self.attempts
+        return Problem(unknowns, facts, optimiser, rules, moves), self.attempts
 
     def _with_order(self, knowledge: Knowledge, keys: Tensor) -> Knowledge:
         """Return Knowledge with a drawn order of the examples, where local steps are simulated and the client's order is unknown.
@@ -223,7 +225,8 @@ class Matching:
 
     def _stamp(self, model: Model, problem: Problem) -> str:
         """Return a fingerprint of everything that determines the result, so that a run is never resumed as another."""
-        plain = (self.name, self.stop, self.labels, self.restarts, problem.rules, problem.optimiser)
+        plain: tuple[object, ...] = (self.name, self.stop, self.labels, self.restarts, problem.rules, problem.optimiser)
+        plain += () if problem.moves is None else (problem.moves,)
         known = [getattr(problem.facts.knowledge, field.name) for field in fields(problem.facts.knowledge)]
         seen = (problem.facts.components, known, problem.facts.observation.shares, describe(model))
         digest = hashlib.sha256(readable(map_tensors(lambda t: t.new_zeros(()), (plain, seen))).encode())

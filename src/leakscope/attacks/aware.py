@@ -30,7 +30,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened
-from leakscope.attacks.distances import FLOORED, SCALED, angle, angle_per_tensor, disagreement, power_of
+from leakscope.attacks.distances import FLOORED, angle, angle_per_tensor, disagreement, power_of, sees_scale
 from leakscope.attacks.known_policy import learn_policy
 from leakscope.attacks.objectives import (
     DEFENCE_FACTS,
@@ -120,7 +120,7 @@ def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bo
     rounded = knowledge.bits is not None and not signs
     if signs:
         distance, gain = disagreement, LENGTH**2 if alone else scaled
-    clipped = knowledge.bound is not None and distance in SCALED
+    clipped = knowledge.bound is not None and sees_scale(distance)
     if clipped and not reclip and not rounded:
         clipped = False
         distance, gain = angle_per_tensor if knowledge.bound_each else angle, LENGTH**2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from leakscope.core.errors import InputError
 from leakscope.core.tree import TINY, Tree, dot, scale, squared_norm, subtract
 
 Distance = Callable[[Tree, Tree], Tensor]
@@ -76,6 +79,27 @@ def disagreement(simulated: Tree, observed: Tree) -> Tensor:
     return torch.stack(each).mean()
 
 
+@dataclass(frozen=True, slots=True)
+class SquaredAndAbsolute:
+    """`sum_l |s_l - o_l|^2 + alpha c_l |s_l - o_l|_1` over tensors l of a network, c_l = 1, ..., 1 / K (TAG, Eq. 3).
+
+    Deng et al. 2021, arXiv:2103.06819, let the weight of a layer fall from the first to the last; a straight line as in breaching.
+    """
+
+    alpha: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha < math.inf:
+            raise InputError(f"SquaredAndAbsolute.alpha must be in [0, inf), got {self.alpha}")
+
+    def __call__(self, simulated: Tree, observed: Tree) -> Tensor:
+        """Return the distance."""
+        number = len(simulated)
+        falling = {name: (number - i) / number for i, name in enumerate(simulated)}
+        absolute = [falling[name] * (simulated[name] - observed[name]).abs().sum() for name in simulated]
+        return squared_l2(simulated, observed) + self.alpha * torch.stack(absolute).sum()
+
+
 DISTANCES: dict[str, Distance] = {
     "squared_l2": squared_l2,
     "l2": l2,
@@ -89,6 +113,11 @@ DISTANCES: dict[str, Distance] = {
 }
 FLOORED = (squared_l2, l2)
 SCALED = (squared_l2, l2, l2_per_tensor, l1)  # those that depend on the scale of an update
+
+
+def sees_scale(distance: Distance) -> bool:
+    """Return whether a distance depends on the scale of an update."""
+    return distance in SCALED or isinstance(distance, SquaredAndAbsolute)
 
 
 def power_of(distance: Distance) -> int:

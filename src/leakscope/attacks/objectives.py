@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakscope.attacks.distances import SCALED, Distance, power_of, squared_l2
+from leakscope.attacks.distances import Distance, power_of, sees_scale, squared_l2
 from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
@@ -39,7 +39,7 @@ class Match:
     @property
     def sees_length(self) -> bool:
         """Return whether the value depends on the length of an update."""
-        return self.distance in SCALED
+        return sees_scale(self.distance)
 
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round."""

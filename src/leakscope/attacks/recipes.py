@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Unpack
 
 from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.cpa import cpa
 from leakscope.attacks.deep_prior import deep_prior
 from leakscope.attacks.dlfa import dlfa
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.exact.linear_system import LinearSystem
 from leakscope.attacks.exact.peel_attack import Peeling
+from leakscope.attacks.feature_inversion import feature_inversion
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.null import PriorOnly
@@ -193,6 +195,8 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "analytic": analytic,
     "peeling": peeling,
     "spear": spear,
+    "cpa": cpa,
+    "feature_inversion": feature_inversion,
     "linear_system": linear_system,
     "prior_only": prior_only,
 }

@@ -159,7 +159,7 @@ def plan_exposure(
         exposure.model,
         exposure.knowledge,
         exposure.informed,
-        steps=1 if local is None else local.steps(exposure.batch.samples // exposure.client.aggregate),
+        steps=1 if local is None else local.steps(exposure.batch.samples // exposure.client.aggregation.answers),
         shares=exposure.observation.shares,
         unmatched=unmatched,
         unknown=unknown,

@@ -14,6 +14,7 @@ from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.exact.peeling import ROUNDS
+from leakscope.attacks.feature_inversion import FeatureInversion
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
@@ -104,7 +105,7 @@ class UnscoredRun:
 def matching_of(entry: Entry) -> Matching | None:
     """Return the attack with its authors' iterations as a `Matching`; None if it is not iterative."""
     attack = None if entry.most is None else entry.make(entry.most)
-    attack = attack.base if isinstance(attack, KnownPolicy) else attack
+    attack = attack.base if isinstance(attack, KnownPolicy | FeatureInversion) else attack
     return attack if isinstance(attack, Matching) else None
 
 

@@ -75,7 +75,8 @@ class Aggregate:
 
     def apply(self, subject: Subject) -> Subject:
         """Return the subject of whose clients the server sees only means."""
-        several = self.clients * subject.client.aggregate
+        summed, times = subject.client.aggregation, self.clients
+        several = replace(summed, clients=times * summed.clients, dropouts=times * summed.dropouts)
         return _enough(replace(subject, client=replace(subject.client, aggregate=several)))
 
 

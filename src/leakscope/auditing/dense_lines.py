@@ -38,13 +38,19 @@ def dividing_layers(facts: Facts) -> list[tuple[Layer, nn.Linear]]:
     ]
 
 
-def division_line(facts: Facts) -> Line:
-    """Return which layer's weight gradient over its bias gradient gives its input."""
+def dense_lines(facts: Facts) -> tuple[Line, Line]:
+    """Return the lines on the division and on the units of the first dense layer that divides."""
     if facts.structure is None:
-        return unknown(Topic.DIVISION, facts.why)
+        return unknown(Topic.DIVISION, facts.why), unknown(Topic.UNITS, facts.why)
     dense = dividing_layers(facts)
     if not dense:
-        return Line(Topic.DIVISION, "no dense layer with a trained bias reads whole examples", Severity.NONE)
+        words = "no dense layer with a trained bias reads whole examples"
+        return Line(Topic.DIVISION, words, Severity.NONE), Line(Topic.UNITS, "no layer divides", Severity.NONE)
+    return _division_line(facts, dense), _units_line(facts, *dense[0])
+
+
+def _division_line(facts: Facts, dense: list[tuple[Layer, nn.Linear]]) -> Line:
+    """Return which layer's weight gradient over its bias gradient gives its input."""
     layer, module = dense[0]
     numbers = {"layers": len(dense), "features": module.in_features, "units": module.out_features}
     shape = f"{called(layer.name)} ({module.in_features} -> {module.out_features}, bias)"
@@ -80,14 +86,8 @@ def has_zeros(layer: Layer) -> bool | None:
     return False if layer.reader is None or layer.reader in NO_ZEROS else None
 
 
-def units_line(facts: Facts) -> Line:
+def _units_line(facts: Facts, layer: Layer, module: nn.Linear) -> Line:
     """Return how many examples of a batch activate a unit of the dividing layer alone."""
-    if facts.structure is None:
-        return unknown(Topic.UNITS, facts.why)
-    dense = dividing_layers(facts)
-    if not dense:
-        return Line(Topic.UNITS, "no layer divides", Severity.NONE)
-    layer, module = dense[0]
     units, batch, page = module.out_features, facts.batch, f"{STATIC}#units-against-batch"
     numbers: dict[str, float] = {"units": units, "batch": batch, "units_per_example": units / batch}
     zeros = has_zeros(layer)

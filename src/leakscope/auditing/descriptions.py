@@ -30,8 +30,8 @@ def client_facts(client: Client, samples: int) -> tuple[tuple[str, str], ...]:
     on its network: nothing
     """
     return (
-        ("an update is", _of_several(client, _update(client, samples // client.aggregate))),
-        ("defences on the update", ", then ".join(str(defence) for defence in client.defences) or NOTHING),
+        ("an update is", _of_several(client, _update(client, samples // client.aggregation.answers))),
+        ("defences on the update", ", then ".join(_on_update(client)) or NOTHING),
         ("on its data", NOTHING if client.on_data is None else _data(client.on_data)),
         ("on its network", NOTHING if client.on_model is None else _network(client.on_model)),
     )
@@ -88,9 +88,18 @@ def _update(client: Client, samples: int) -> str:
     return f"the weights after {number} local step{'s' if number > 1 else ''} ({local.optimiser}, rate {local.rate:g})"
 
 
+def _on_update(client: Client) -> list[str]:
+    censored = [f"units that fewer than {client.censor} examples activate are left out"] if client.censor else []
+    return [*censored, *map(str, client.defences)]
+
+
 def _of_several(client: Client, update: str) -> str:
-    K = client.aggregate
-    return update if K == 1 else f"the mean over {K} clients of {update.replace('all its', 'all their')}"
+    summed = client.aggregation
+    if summed.clients == 1:
+        return update
+    left = f" that are left of {summed.clients}" if summed.dropouts else ""
+    sizes = f" of unequal size (up to {summed.skew:g} times)" if summed.skew > 1 else ""
+    return f"the mean over {summed.answers} clients{left}{sizes} of {update.replace('all its', 'all their')}"
 
 
 def _data(transform: DataDefence) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from leakscope.analysis.ranks import LayerRank
 from leakscope.auditing import static_lines
 from leakscope.auditing.adapters import adapters_line
-from leakscope.auditing.dense_lines import division_line, units_line
+from leakscope.auditing.dense_lines import dense_lines
 from leakscope.auditing.limits import whole_number
 from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
 from leakscope.auditing.tokens.lines import tokens_line
@@ -106,7 +106,7 @@ def inspect(
         sends_buffers = client.sends_buffers
     shape = None if input_shape is None else shape_of("input_shape", input_shape)
     shape = shape if inputs is None else tuple(inputs.shape[1:])
-    structure, why = _run(model, shape, inputs)
+    structure, why = run_once(model, shape, inputs)
     facts = Facts(model, structure, why, batch, played, shape, inputs, sends_buffers)
     ranks = static_lines.layer_ranks(facts)
     return Inspection(type(model).__name__, batch, _lines(facts, ranks), ranks)
@@ -126,8 +126,7 @@ def inspect_target(target: Target, batch: int | None = None) -> Inspection:
 def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
     return (
         static_lines.sent_line(facts),
-        division_line(facts),
-        units_line(facts),
+        *dense_lines(facts),
         static_lines.embeddings_line(facts),
         tokens_line(facts),
         adapters_line(facts),
@@ -138,7 +137,7 @@ def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
     )
 
 
-def _run(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None) -> tuple[Structure | None, str]:
+def run_once(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None) -> tuple[Structure | None, str]:
     """Return what one forward pass shows, or None and why there was none; nothing of the model is written to."""
     if shape is None:
         return None, "the shape of an input is not given"

@@ -4,9 +4,11 @@
 |---|---|
 | analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
 | peeling | the same, for clients of several examples under a loss that it simulates; SPEAR unmixes what division leaves |
+| cpa | the first layer is dense, for clients of several examples, and no unit of it is silent (tanh, GELU) or it has no bias |
+| feature inversion | images, the first layer is not dense, and a trained dense layer with a bias lies behind others |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative; under a caller's own loss they search the targets too |
-| the same, told the targets | under a caller's own loss: an upper bound for attackers who do not know them |
+| the same, knows the targets | under a caller's own loss: an upper bound for attackers who do not know them |
 | SME | the client takes several local steps |
 | the same, informed | a configured defence (on the update, the data or the network) that an attacker can be informed of |
 | ig_policy | images are transformed (`on_data`), with few enough possible draws to try them all |
@@ -21,8 +23,11 @@ from dataclasses import dataclass, fields, replace
 
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import aware
+from leakscope.attacks.cpa import cpa
 from leakscope.attacks.exact.analytic import Analytic
+from leakscope.attacks.exact.layer_probe import feature_layer, makes_zeros
 from leakscope.attacks.exact.peel_attack import Peeling
+from leakscope.attacks.feature_inversion import feature_inversion
 from leakscope.attacks.known_policy import KnownPolicy, ways
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS
@@ -34,12 +39,12 @@ from leakscope.defences.stack import unrevealed
 from leakscope.learning.losses import LOSSES, UserLoss
 from leakscope.models import find_trained_entry
 
-PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
+PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000, "feature_inversion": 1000}
 TV_WEIGHTS = (1e-4, 1e-2, 0.1)  # that ig tries; the smallest mismatch to the update decides (benchmarks/tv_weights.py)
 BN = 1e-3  # weight of batch norm's statistics where clients send them
-INFORMED = "told of the defences"
-TARGETS = "told the targets"
-UNKNOWN = "no attacker here knows it: none uses what it does to an update"
+INFORMED = "knows the defences"
+TARGETS = "knows the targets"
+UNKNOWN = "no attack uses knowledge of it"
 SPECIALISED = ("ig_policy", "spn_aware")  # attacks designed against a defence on the data or the network
 
 
@@ -78,13 +83,14 @@ def plan_suite(
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
-    untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
+    untested = [Untested(f"an attacker who {INFORMED}: {name}", UNKNOWN) for name in unknown]
     if not knows_more(knowledge, informed):
         informed = None
     if (problem := division_problem(model)) is None:
         entries += _algebra(knowledge, informed)
     else:
         untested.append(Untested("analytic", problem))
+    entries += _beyond_division(model, knowledge, divides=problem is None)
     names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
     if shares is Shares.WEIGHTS and knowledge.local is None:
         names.remove("cpl")
@@ -155,6 +161,20 @@ def _algebra(knowledge: Knowledge, informed: Knowledge | None) -> list[Entry]:
     if informed is not None and informed.mask is not None and informed.samples == 1:
         entries.append(Entry(f"analytic, {INFORMED}", lambda _: Analytic(), None, informed=True))
     return entries
+
+
+def _beyond_division(model: Model, knowledge: Knowledge, *, divides: bool) -> list[Entry]:
+    """Return the attacks on dense layers where no sample has a unit alone, and behind other layers."""
+    entry = model.entry
+    if knowledge.loss not in LOSSES:
+        return []
+    if entry is not None and not {entry.weight, entry.bias} & model.private:
+        unmixes = knowledge.samples > 1 and (entry.bias is None or not makes_zeros(model, entry))
+        return [Entry("cpa", lambda _: cpa(), None)] if unmixes else []
+    if divides or len(knowledge.input_shape) < IMAGE_RANK or feature_layer(model) is None:
+        return []
+    name = "feature_inversion"
+    return [Entry(name, lambda iterations: feature_inversion(iterations=iterations), PUBLISHED[name])]
 
 
 def is_informed(name: str) -> bool:

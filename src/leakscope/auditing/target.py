@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakscope.auditing.criterion import Criterion, compare, loss_on
 from leakscope.auditing.limits import first_line, whole_number
-from leakscope.clients import Client
+from leakscope.clients import Aggregation, Client
 from leakscope.core import random
 from leakscope.core.devices import find_device, runs_on
 from leakscope.core.errors import InputError
@@ -42,10 +42,10 @@ class Target:
     with (numbers, rows, masks). `loss` is a name or any function `(output, labels) -> scalar`. `client` is the local training
     (None: one gradient of all examples). `examples` is the number of examples behind one update: fewer leak more, so give the
     true number; 1 is the worst case. `aggregate` is the number of clients whose mean update is all that the server sees; each
-    holds `examples`. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of
-    `inputs` is the box of valid values. For captures, `truth` may return the data of a partition, and `input_shape` may replace
-    `inputs`. `words` spell the tokens of a token network, one for each row of its embedding. Clients and attacks run on `device`, or
-    where the model's weights are.
+    holds `examples`; an `Aggregation` also says how many drop out and how unequal they are. `mean` and `std` are the normalisation of
+    images in [0, 1]; without them the range of `inputs` is the box of valid values. For captures, `truth` may return the data of a
+    partition, and `input_shape` may replace `inputs`. `words` spell the tokens of a token network, one for each row of its embedding.
+    Clients and attacks run on `device`, or where the model's weights are.
     """
 
     model: nn.Module
@@ -55,7 +55,7 @@ class Target:
     client: LocalTraining | Client | None = None
     defences: Sequence[Defence] = ()
     examples: int = 1
-    aggregate: int = 1
+    aggregate: int | Aggregation = 1
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     input_shape: tuple[int, ...] | None = None
@@ -84,7 +84,7 @@ class Subject:
     @property
     def behind(self) -> int:
         """Return the number of examples behind one update that the server sees, of all its clients."""
-        return self.examples * self.client.aggregate
+        return self.examples * self.client.aggregation.clients
 
     @property
     def device(self) -> torch.device:
@@ -110,7 +110,7 @@ def make_subject(target: Target) -> Subject:
     examples = whole_number(target.examples, "examples", 1, len(inputs))
     compared = compare(target.loss, target.labels, model, inputs, notes, padded=_padded(target.client, examples))
     client = make_client(target, scaling, compared.loss)
-    whole_number(client.aggregate, "aggregate", 1, len(inputs) // examples)
+    whole_number(client.aggregation.clients, "aggregate", 1, len(inputs) // examples)
     check_batch(model, client, examples)
     if client.sends_buffers and model.norms:
         notes.append(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from leakscope.auditing.criterion import Criterion
-    from leakscope.clients import Client
+    from leakscope.clients import Aggregation, Client
     from leakscope.core.types import LocalTraining
     from leakscope.defences import Defence
 
@@ -73,7 +73,7 @@ def audit(
     client: LocalTraining | Client | None = None,
     defences: Sequence[Defence] = (),
     examples: int = 1,
-    aggregate: int = 1,
+    aggregate: int | Aggregation = 1,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     words: Sequence[str] | None = None,

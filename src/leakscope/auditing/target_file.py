@@ -26,7 +26,8 @@ from torch import nn
 from leakscope.auditing.limits import first_line
 from leakscope.auditing.target import Target
 from leakscope.auditing.verdict import GATES
-from leakscope.clients import Client
+from leakscope.clients import Aggregation, Client
+from leakscope.clients.aggregation import read_aggregation
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import import_named, until_registration
@@ -144,7 +145,7 @@ def file_model() -> type[BaseModel]:
         "on_model": (model_of(Polarisation, "on_model") | None, None),
         "loss": (str | None, None),
         "examples": (int | None, None),
-        "aggregate": (int | None, None),
+        "aggregate": (int | model_of(Aggregation, "aggregate") | None, None),
         "minutes": (float | None, None),
         "clients": (int | None, None),
         "seed": (int | None, None),
@@ -171,7 +172,7 @@ class AuditFile:
     on_model: Polarisation | None
     loss: str | None
     examples: int | None
-    aggregate: int | None
+    aggregate: int | Aggregation | None
     minutes: float | None
     clients: int | None
     seed: int | None
@@ -196,6 +197,7 @@ def _asked(file: UserFile) -> AuditFile:
             build_value(("defences", place), fields["defences"], partial(KINDS["defences"].build, item), problems)
             for place, item in enumerate(fields["defences"])
         ),
+        "aggregate": value("aggregate", read_aggregation),
         "on_data": value("on_data", lambda settings: Transform(**settings)),  # type: ignore[arg-type]
         "on_model": value("on_model", lambda settings: Polarisation(**settings)),  # type: ignore[arg-type]
         "fail_above": {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None},

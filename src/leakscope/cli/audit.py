@@ -17,7 +17,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.progress import status_line
 
 if TYPE_CHECKING:
-    from leakscope.auditing import Audit
+    from leakscope.auditing import Audit, Target
     from leakscope.auditing.target_file import Request
 
 YAML = (".yaml", ".yml")
@@ -42,6 +42,9 @@ def audit(
     aggregate: Annotated[
         int | None, typer.Option(help="Clients whose mean update is all the server sees.", show_default=False)
     ] = None,
+    dropouts: Annotated[
+        int | None, typer.Option(help="How many of those clients drop out of the mean.", show_default=False)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; 0 if not given.", show_default=False)] = None,
     fail_above: Annotated[
         str | None, typer.Option(help="Exit with 1 above these limits, such as asr=0.05,psnr=18.", show_default=False)
@@ -60,6 +63,8 @@ def audit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
 ) -> None:
     """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
+    from leakscope.clients.aggregation import summed_clients
+
     limits = read_gate(fail_above)
     import_pieces(imports, captures=Path(what) if Path(what).is_dir() else None)
     request = find_request(what, model)
@@ -71,7 +76,7 @@ def audit(
         target=replace(
             request.target,
             examples=request.target.examples if examples is None else examples,
-            aggregate=request.target.aggregate if aggregate is None else aggregate,
+            aggregate=summed_clients(request.target.aggregate, aggregate, dropouts),
             device=choose_device(device, quiet=quiet),
         ),
         minutes=request.minutes if minutes is None else minutes,
@@ -109,21 +114,29 @@ def inspect(
 ) -> None:
     """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
     from leakscope.auditing.inspection import inspect_target
-    from leakscope.auditing.target_file import named_model
 
     import_pieces(imports)
-    shape = None if input_shape is None else read_shape(input_shape)
-    if Path(what).is_dir():
-        raise InputError(f"inspect takes a model, not a directory: {what}")
-    if what.isidentifier() and not Path(what).exists():
-        if shape is None:
-            raise InputError(f"{what} needs --input-shape, such as 3x32x32")
-        target = named_model(what, shape, classes)
-    else:
-        target = find_request(what, None).target
-        target = target if shape is None else replace(target, input_shape=shape, inputs=None)
+    target = find_target(what, input_shape, classes, "inspect")
     found = inspect_target(target, batch)
     typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+
+
+def find_target(what: str, input_shape: str | None, classes: int, command: str) -> Target:
+    """Return the model that MODEL names: by its name in the catalogue, a build function, or an audit's YAML file."""
+    from leakscope.auditing.target_file import named_model
+    from leakscope.core.registry import lookup
+    from leakscope.scenario.components import KINDS
+
+    shape = None if input_shape is None else read_shape(input_shape)
+    if Path(what).is_dir():
+        raise InputError(f"{command} takes a model, not a directory: {what}")
+    if what.isidentifier() and not Path(what).exists():
+        lookup(KINDS["model"].table, what, "model")
+        if shape is None:
+            raise InputError(f"model {what} needs --input-shape, such as 3x32x32")
+        return named_model(what, shape, classes)
+    target = find_request(what, None).target
+    return target if shape is None else replace(target, input_shape=shape, inputs=None)
 
 
 def read_shape(text: str) -> tuple[int, ...]:

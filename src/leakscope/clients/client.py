@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 
 from leakscope.clients.aggregation import (
+    Aggregation,
     average,
     client_keys_of,
     facts_of_mean,
     first_of_each,
+    join_clients,
     joint_training,
     split_clients,
     spread,
 )
+from leakscope.clients.censoring import censor_rare_units, censored_layer
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
@@ -65,7 +68,8 @@ class Client:
     from its key. `on_data` transforms the private images, with new draws in every round. `sends_buffers` also shares the buffers
     after each round, such as batch norm's statistics. `norm` is the mode of its batch norm; None: that of the network. With
     `aggregate` above 1 an update is the mean of so many clients, which share the examples of a trial equally; the server sees no
-    update of a single one.
+    update of a single one. `Aggregation` adds clients that drop out and clients of unequal size. With `censor` above 0 a
+    client sends 0 for units of its first dense layer that fewer than so many of its samples activate, before its defences.
     """
 
     local: LocalTraining | None = None
@@ -78,7 +82,8 @@ class Client:
     on_data: Transform | DataDefence | None = None  # Transform from a file, or a caller's own defence
     sends_buffers: bool = False
     norm: Mode | None = None
-    aggregate: int = 1
+    aggregate: int | Aggregation = 1
+    censor: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -89,21 +94,31 @@ class Client:
         check_stack(self.defences)
         if not isinstance(self.rounds, int) or self.rounds < 1:
             raise InputError(f"Client.rounds must be a whole number of at least 1, got {self.rounds}")
-        if not isinstance(self.aggregate, int) or self.aggregate < 1:
-            raise InputError(f"Client.aggregate must be a whole number of at least 1, got {self.aggregate}")
+        if not isinstance(self.aggregate, Aggregation) and self.aggregate < 1:
+            raise InputError(f"Client.aggregate must be at least 1, got {self.aggregate}")
+        if self.censor < 0:
+            raise InputError(f"Client.censor must not be below 0, got {self.censor}")
         if not 0 <= self.server_rate < math.inf:
             raise InputError(f"Client.server_rate must be in [0, inf), got {self.server_rate}")
         if self.norm not in (None, *MODES):
             raise InputError(f"Client.norm must be 'train', 'eval' or None, got {self.norm!r}")
-        if self.sends_buffers and self.aggregate > 1:
+        if self.sends_buffers and self.aggregation.clients > 1:
             raise InputError("Client.sends_buffers is of single clients: buffers of an aggregate are not simulated yet")
+        if self.on_data is not None and self.aggregation.dropouts:
+            raise InputError("Client.on_data with clients that drop out is not simulated yet: leave dropouts at 0")
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """Return the clients that an update is the mean of."""
+        return self.aggregate if isinstance(self.aggregate, Aggregation) else Aggregation(self.aggregate)
 
     def observe(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> Observation:
         """Return what the server sees of every trial; `weights` have leading T, `seeds` one number per trial."""
         self._check(model, weights, batch, seeds)
         model = model.in_mode(self.norm)
-        K, samples = self.aggregate, batch.mask.sum(1)
-        keys, batch = client_keys_of(client_keys(seeds, batch.inputs.device), K), split_clients(batch, K)
+        summed, samples = self.aggregation, self.aggregation.answered(batch, seeds).mask.sum(1)
+        K = summed.clients
+        keys, batch = client_keys_of(client_keys(seeds, batch.inputs.device), K), split_clients(batch, summed)
         weights, defences, on_model = spread((weights, self.defences, self.on_model), K)
         if on_model is not None:
             model = on_model.polarise(model)
@@ -140,7 +155,8 @@ class Client:
                 batch.mask,
                 round_keys,
             )
-            update, before = average(update, batch.mask.sum(1), K), first_of_each(model.shared(weights), K)
+            update = average(update, batch.mask.sum(1), summed, seeds)
+            before = first_of_each(model.shared(weights), K)
             sent = update if self.local is None else subtract(before, update)
             seen.append(Round(before, first_of_each(buffers, K), sent, after))
             if self.server_rate:
@@ -156,10 +172,10 @@ class Client:
         """Return the batch as the network sees it in the first round: after `on_data`, before the scaling."""
         if self.on_data is None:
             return batch
-        keys = client_keys_of(client_keys(seeds, batch.inputs.device), self.aggregate)
-        inputs = split_clients(batch, self.aggregate).inputs
+        keys = client_keys_of(client_keys(seeds, batch.inputs.device), self.aggregation.clients)
+        inputs = split_clients(batch, self.aggregation).inputs
         inputs = lift(self.on_data.protect_data, chunk=AT_ONCE)(inputs, keys)
-        return replace(batch, inputs=inputs.reshape(*batch.inputs.shape[:2], *inputs.shape[2:]))
+        return replace(batch, inputs=join_clients(inputs, self.aggregation, batch.samples))
 
     def _check(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> None:
         if tuple(batch.inputs.shape[2:]) != tuple(model.input_shape):
@@ -176,6 +192,8 @@ class Client:
                     raise InputError(
                         f"{place}.{name} must have one value per trial ({batch.trials}), got {tuple(value.shape)}"
                     )
+        if self.censor:
+            censored_layer(model)
         if len(seeds) != batch.trials:
             raise InputError(f"one seed per trial: {batch.trials} trials, {len(seeds)} seeds")
         for name, value in model.parameters.items():
@@ -217,6 +235,8 @@ class Client:
             order = draw_order(self.local, x.shape[0], key, mask) if order is None else order
             after, buffers = train(model, loss, self.local, weights, buffers, x, targets, mask, order, key)
             update = subtract(model.shared(weights), model.shared(after))
+        if self.censor:
+            update = censor_rare_units(model, update, weights, after, x, mask, self.censor)
         update, state = protect(defences, model.shared(update), state, key)
         return Answer(update, state, {**after, **kit.kept}, buffers)
 
@@ -229,7 +249,10 @@ def client_keys(seeds: Sequence[int], device: torch.device | None = None) -> Ten
 def attacker_knowledge(
     model: Model, client: Client, batch: Batch, *, labels: bool = False, local: bool = True
 ) -> Knowledge:
-    """Return the Knowledge of a server that knows network, loss, scaling and sample count, optionally `labels` and `local`."""
+    """Return the Knowledge of a server that knows network, loss, scaling and sample count, optionally `labels` and `local`.
+
+    `batch` holds the examples behind the update: those of the clients that answered.
+    """
     return Knowledge(
         input_shape=tuple(model.input_shape),
         classes=model.classes,
@@ -238,7 +261,7 @@ def attacker_knowledge(
         scaling=client.scaling,
         present=None if bool(batch.mask.all()) else batch.mask,
         labels=batch.compared if labels else None,
-        local=joint_training(client.local, client.aggregate) if local else None,
+        local=joint_training(client.local, client.aggregation.answers) if local else None,
     )
 
 
@@ -256,7 +279,7 @@ def knowledge_of_defences(knowledge: Knowledge, client: Client, observation: Obs
         facts["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
     if "sigma_each" in facts:  # estimated from the update of each round
         facts |= {name: _over_rounds([each[name] for each in rounds]) for name in ("sigma", "sigma_each")}
-    return replace(knowledge, **facts_of_mean(facts, client.aggregate))  # type: ignore[arg-type]
+    return replace(knowledge, **facts_of_mean(facts, client.aggregation.answers))  # type: ignore[arg-type]
 
 
 def _over_rounds(levels: Sequence[V]) -> V:

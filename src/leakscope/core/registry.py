@@ -28,7 +28,7 @@ def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ";"
+    hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     lacking = "".join(f"; plug-in {plugin!r} is not loaded ({why})" for plugin, why in broken_plugins().items())
     raise UnknownNameError(f"unknown {kind} {name!r}{hint} (known: {', '.join(sorted(table))}){lacking}")
 

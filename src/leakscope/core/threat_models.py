@@ -38,7 +38,7 @@ class ThreatModel(Enum):
 
 
 def threat_model_of(*, local: bool, public: bool = False, statistics: bool = False) -> ThreatModel:
-    """Return the first model that grants all that an attacker here is told: local training, public examples, statistics of the batch.
+    """Return the first model that grants all that an attacker knows: local training, public examples, statistics of the batch.
 
     >>> print(threat_model_of(local=True))
     C (Parameter-Aware Eavesdropper)

@@ -111,6 +111,7 @@ def from_module(
         narrowest=structure.narrowest,
         draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in network.modules()),
         norms=structure.norms,
+        dense=structure.dense,
     )
 
 

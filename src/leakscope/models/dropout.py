@@ -6,13 +6,16 @@ adapter opens `drawing_from(key)` for one call; each dropout executed in it fold
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from leakscope.core.errors import InputError
 from leakscope.core.random import fold, uniform
@@ -42,20 +45,38 @@ class KeyedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x` with entries dropped."""
-        if not self.training or self.p == 0:
-            return x
-        running = _RUNNING.get()
-        if running is None:
-            raise InputError("KeyedDropout in train mode has no key: call the network through from_module(...).apply")
-        key, numbers = running
-        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
-        keep_mask = uniform(fold(key, f"dropout {next(numbers)}"), shape) >= self.p
-        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
-        return torch.where(keep_mask, x * scale, torch.zeros_like(x))
+        return _drop(x, self.p, whole_channels=self.whole_channels) if self.training and self.p else x
 
     def extra_repr(self) -> str:
         """Return the settings, for printing a network."""
         return f"p={self.p}, whole_channels={self.whole_channels}"
+
+
+def _drop(x: Tensor, p: float, *, whole_channels: bool = False) -> Tensor:
+    """Return `x` with entries dropped by the key of the running call."""
+    running = _RUNNING.get()
+    if running is None:
+        raise InputError("KeyedDropout in train mode has no key: call the network through from_module(...).apply")
+    key, numbers = running
+    shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if whole_channels else x.shape
+    keep_mask = uniform(fold(key, f"dropout {next(numbers)}"), shape) >= p
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    return torch.where(keep_mask, x * scale, torch.zeros_like(x))
+
+
+class KeyedFunctions(TorchFunctionMode):
+    """Lets `torch.nn.functional.dropout` inside draw from the key of the running call, if there is one."""
+
+    def __torch_function__(
+        self, func: Callable[..., Tensor], types: object, args: tuple[Tensor, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> Tensor:  # fmt: skip
+        """Return the function's result."""
+        if func is not F.dropout or _RUNNING.get() is None:
+            return func(*args, **(kwargs or {}))
+        given = inspect.signature(F.dropout).bind(*args, **(kwargs or {}))
+        given.apply_defaults()
+        x, p, training, _ = given.args
+        return _drop(x, p) if training and p else x
 
 
 _CHANNEL_KINDS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)

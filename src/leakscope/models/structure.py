@@ -162,6 +162,7 @@ class Structure:
     narrowest: int | None = None
     layers: tuple[Layer, ...] = ()  # in the order in which they ended, modules that hold layers included
     norms: tuple[Norm, ...] = ()
+    dense: tuple[Dense, ...] = ()  # with a bias
 
 
 def find_structure(
@@ -190,6 +191,7 @@ def find_structure(
         min(watch.rounded, default=None),
         tuple(replace(layer, reader=watch.readers.get(layer.name)) for layer, _ in trace.runs),
         tuple(norm for norm in trace.norms if [each.layer for each in trace.norms].count(norm.layer) == 1),
+        tuple(_dense(call, weights, call.from_nonnegative) for call in usable if _values(call, weights)[1] is not None),
     )
 
 

@@ -35,14 +35,19 @@ class Tokens(nn.Module):
         return torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.position
 
 
-def attend(projected: Tensor, heads: int, *, causal: bool = False) -> Tensor:
+def attend(projected: Tensor, heads: int, *, causal: bool = False, real: Tensor | None = None) -> Tensor:
     """Return the tokens mixed by attention (N x tokens x width) from their queries, keys and values side by side (3 x width).
 
-    With `causal` a token sees itself and those before it.
+    With `causal` a token sees itself and those before it. `real` (N x tokens) is False for padding, which only padding itself sees.
     """
     query, key, value = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    allowed = None
+    if real is not None:
+        itself = torch.eye(real.shape[-1], dtype=torch.bool, device=real.device)
+        allowed = real[:, None, None, :] | itself  # a token that sees nothing would be NaN
+        allowed, causal = (allowed & torch.ones_like(itself).tril() if causal else allowed), False
     with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal).transpose(1, 2).flatten(2)
+        return F.scaled_dot_product_attention(query, key, value, allowed, is_causal=causal).transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):

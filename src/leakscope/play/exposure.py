@@ -75,6 +75,7 @@ def expose(
     device = next((value.device for value in weights.values()), torch.device("cpu"))
     placed_client, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
     observation = placed_client.observe(model, weights, placed, seeds)
+    batch = client.aggregation.answered(batch, seeds)
     knowledge = replace(attacker_knowledge(model, client, batch, labels=labels, local=local), norm=norm)
     wanted = is_defended(client) if informed is None else informed
     facts = knowledge_of_defences(knowledge, placed_client, observation) if wanted else None

@@ -183,12 +183,12 @@ def _known(audit: Audit) -> list[str]:
     """Return what only some attackers know: facts of the defences, a line each, and of the remedies."""
     lines = []
     if informed := ", ".join(run.name for run in audit.runs if TARGETS in run.name):
-        lines.append(f"only attackers who are {TARGETS} ({informed}): an upper bound for the others")
+        lines.append(f"only attackers who know the targets ({informed}): an upper bound for the others")
     if audit.advice is not None and tried(audit.advice):
         lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
     if facts := audit_known(audit):
         who = ", ".join(run.name.removesuffix(f", {INFORMED}") for run in audit.runs if is_informed(run.name))
-        lines.append(f"only attackers who are {INFORMED} ({who}): the facts that follow")
+        lines.append(f"only attackers who know the defences ({who}): the facts that follow")
         lines += [f"of {what}: {words}" for what, words in facts]
     return lines
 
@@ -197,7 +197,7 @@ def _hidden(audit: Audit, exposure: Exposure) -> list[str]:
     """Return what attackers do not know of the defences, if there are any."""
     if not is_defended(exposure.client):
         return []
-    others = f" (attackers who are not {INFORMED})" if audit_known(audit) else ""
+    others = " (attackers who do not know the defences)" if audit_known(audit) else ""
     return [f"that the client defends itself, and how{others}"]
 
 

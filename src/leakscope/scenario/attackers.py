@@ -92,7 +92,7 @@ def simulated_steps(settings: CellSettings) -> int:
     local = settings.client.local
     if local is None or not settings.knowledge.local or not simulates_if_informed(settings.recipe.name):
         return 1
-    return local.steps(settings.data.samples // settings.client.aggregate)
+    return local.steps(settings.data.samples // settings.client.aggregation.clients)
 
 
 def cost_of_knowing(cells: Iterable[CellSettings]) -> str:

@@ -100,7 +100,7 @@ def _settings(text: str) -> CellSettings:
     data = DataChoice(**plain["data"])
     client = make_client(plain["client"], [KINDS["defences"].build(item) for item in plain["defences"]])
     return CellSettings(
-        data=replace(data, samples=data.samples * client.aggregate),
+        data=replace(data, samples=data.samples * client.aggregation.clients),
         model=ModelChoice.of(plain["model"]),
         weights=KINDS["weights"].build(plain["weights"]),
         client=client,

@@ -248,6 +248,7 @@ def _find(value: Any, word: str) -> Path:
 
 def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: Any) -> Client:
     """Return the client that settings describe."""
+    from leakscope.clients.aggregation import read_aggregation
     from leakscope.core.types import LocalTraining
     from leakscope.defences.on_data import Transform
     from leakscope.defences.on_model import Polarisation
@@ -256,7 +257,8 @@ def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: 
     training = None if local is None else LocalTraining(**local)
     on_model = None if guard is None else Polarisation(**guard)
     on_data = None if settings["on_data"] is None else Transform(**settings["on_data"])
-    chosen = {**settings, "local": training, "on_model": on_model, "on_data": on_data}
+    summed = read_aggregation(settings.get("aggregate", 1))
+    chosen = {**settings, "local": training, "on_model": on_model, "on_data": on_data, "aggregate": summed}
     return Client(**chosen, defences=tuple(defences), **filled)
 
 

@@ -95,7 +95,7 @@ def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> li
 def _dropout_misfit(settings: CellSettings) -> str:
     """Return why the attacker cannot have the client's dropout masks; "" if it can."""
     client = settings.client
-    several = client.local is not None or client.rounds > 1 or client.aggregate > 1
+    several = client.local is not None or client.rounds > 1 or client.aggregation.clients > 1
     if not several or not settings.knowledge.dropout or not settings.model.drops:
         return ""
     return (

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.forms import ALONE, views_of
+from leakscope.attacks.engine.forms import ALONE, value_at
 from leakscope.attacks.engine.plan import DEFAULT, DTYPES, SHARE_OF_FREE, WIDEST, Execution
 from leakscope.attacks.engine.runner import precision
 from leakscope.attacks.engine.state import Finished
@@ -37,13 +37,6 @@ def measure_ends(
     on_device = to(dict(measures), device=torch.device(execution.device), dtype=DTYPES[execution.dtype])
     with precision(execution.tf32):
         return {name: _Ends(model, facts, ended, lane, each, execution).values() for name, each in on_device.items()}
-
-
-def value_at(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
-    """Return the objective of ONE trial at its unknowns, averaged over rounds; no gradient."""
-    return torch.stack(
-        [facts.components.objective(view) for view in views_of(model, unknowns, facts, iteration)]
-    ).mean()
 
 
 class _Ends:

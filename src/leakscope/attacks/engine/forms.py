@@ -65,6 +65,13 @@ def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> I
         yield View(unknowns, simulated, observed, seen, facts.knowledge, clock, facts.observation.shares)
 
 
+def value_at(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
+    """Return the objective of ONE trial at its unknowns, averaged over rounds; no gradient."""
+    return torch.stack(
+        [facts.components.objective(view) for view in views_of(model, unknowns, facts, iteration)]
+    ).mean()
+
+
 def evaluate_one(
     model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor, Tensor]:

@@ -16,13 +16,13 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.forms import ALONE, Evaluator
+from leakscope.attacks.engine.forms import ALONE, Evaluator, value_at
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Recorder, State, Stop, single_numbers
 from leakscope.attacks.engine.tick import Ticker, where
 from leakscope.attacks.priors import GUESS
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import map_tensors, take, trials
+from leakscope.core.tree import Tree, lift, map_tensors, take, trials
 from leakscope.core.types import Outcome
 from leakscope.kernels.checkpoint import Checkpoint
 from leakscope.kernels.lanes import lanes, padded, spare_lanes
@@ -77,6 +77,7 @@ class Engine:
                 ticker.advance(state, tick)
             self.tick += ahead
             self.recorded = self.recorded or ticker.recorded
+            self._rearrange(state, ticker)
             self._look(state)
             self.seconds.append((time.perf_counter() - began) / ahead)
             if not self.running:
@@ -113,7 +114,26 @@ class Engine:
             return 1
         left = int(self.stop.iterations * self.problem.optimiser.evaluations) + 1 - self.tick
         soon = int(1 / self.seconds[-1]) if self.seconds else 1
+        if self.problem.moves is not None:
+            left = next((n for n in range(1, left) if self.problem.moves.due(self.tick + n)), left)
         return max(min(LOOK_EVERY - self.tick % LOOK_EVERY, left, soon), 1)
+
+    def _rearrange(self, state: State, ticker: Ticker) -> None:
+        """Let the moves between ticks change the unknowns of running trials, in place as recorded ticks read them."""
+        moves, facts = ticker.problem.moves, ticker.problem.facts
+        if moves is None or not moves.due(self.tick):
+            return
+
+        def value(unknowns: Tree) -> Tensor:
+            if self.form not in ALONE:
+                return lift(partial(value_at, self.model))(unknowns, facts, state.iteration)
+            rows = (take((unknowns, facts, state.iteration), i) for i in range(len(state.lane)))
+            return torch.stack([value_at(self.model, *row) for row in rows])
+
+        with torch.no_grad():
+            new = moves(state.unknowns, facts, self.tick, value)
+            running = where(state.outcome == Outcome.RUNNING, new, state.unknowns)
+            map_tensors(lambda old, moved: old.copy_(moved), state.unknowns, running)
 
     def _look(self, state: State) -> None:
         """Read which trials are still running; on a CUDA device this synchronises."""

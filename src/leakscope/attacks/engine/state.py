@@ -5,7 +5,9 @@ Every tensor of the state has a leading trial dimension, so compaction, padding,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +45,21 @@ class Stop:
             raise InputError(f"Stop.patience must be at least 1, got {self.patience}")
 
 
+Value = Callable[[Tree], Tensor]  # the objective of every trial at some unknowns
+
+
+class Moves(Protocol):
+    """A search between ticks that no gradient leads, such as one over the order of tokens."""
+
+    def due(self, tick: int) -> bool:
+        """Return whether it moves after so many ticks."""
+        ...
+
+    def __call__(self, unknowns: Tree, facts: Facts, tick: int, value: Value) -> Tree:
+        """Return new unknowns of every trial."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What one chunk optimises; every tensor has a leading trial dimension."""
@@ -51,6 +68,7 @@ class Problem:
     facts: Facts
     optimiser: Optimiser
     rules: Rules
+    moves: Moves | None = None
 
 
 @dataclass(frozen=True, slots=True)

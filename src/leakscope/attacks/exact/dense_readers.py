@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.tree import Tree
+from leakscope.core.types import Round
 
 SAME = 1e-9  # of a tensor's largest value: two runs that compute the same
 
@@ -84,13 +85,28 @@ def token_network(module: nn.Module, weights: Tree) -> TokenNetwork:
     return TokenNetwork(network)
 
 
+def check_update(seen: Round) -> None:
+    """Raise if an update is of other weights than the client received, as that of adapters of another rank."""
+    if not seen.sent:
+        raise InputError("the update is empty: the client trains no weight")
+    for name, value in seen.sent.items():
+        if name not in seen.before:
+            raise InputError(f"the update holds {name}, which the weights before do not")
+        if value.shape != seen.before[name].shape:
+            raise InputError(
+                f"the update's {name} is {tuple(value.shape)}, the weight before {tuple(seen.before[name].shape)}: it is of "
+                "another network, or of adapters of another rank"
+            )
+
+
 def find_shared_inputs(network: TokenNetwork, sent: Collection[str], vocabulary: int, length: int) -> list[SharedInput]:
     """Return what the network's dense layers read, in the order of the run; only weights that are `sent`, and used once, count.
 
-    Three sequences are run: two that differ in the first token only, and one that differs from them in the last.
+    Three sequences are run: two that differ in the first token only, and one that differs from them in the last. Their tokens are from
+    the middle of the vocabulary, since a padding token, masked by the network, is its first or last.
     """
-    tokens = (vocabulary - 1 - torch.arange(length)).remainder(vocabulary).repeat(3, 1)
-    tokens[1, 0], tokens[2, -1] = (tokens[0, 0] + 1) % vocabulary, (tokens[0, -1] + 1) % vocabulary
+    tokens = (vocabulary // 2 + torch.arange(length)).remainder(vocabulary).repeat(3, 1)
+    tokens[1, 0], tokens[2, -1] = (tokens[0, 0] - 1) % vocabulary, (tokens[0, -1] + 1) % vocabulary
     owners = Counter(id(value) for layer in network.module.modules() for value in layer.parameters(recurse=False))
     groups: dict[int, tuple[Tensor, list[str]]] = {}  # holds the tensors, so that no id is used twice
 

@@ -217,7 +217,7 @@ def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False
     inside = probe.outside(rows) <= 10 * error
     order, rows, error = order[inside], rows[inside], error[inside]
     near = torch.eye(len(order), dtype=torch.bool, device=h.device)
-    members = _groups(near if alone else _near(rows, error), order, len(h))
+    members = _groups(near if alone else near_rows(rows, error), order, len(h))
     members = members[(members.sum(1) < 2).int().argsort(stable=True)][:limit]
     refined, several = G[members.int().argmax(1)], members.sum(1) > 1
     refined = refined / h[members.int().argmax(1), None]
@@ -227,7 +227,7 @@ def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False
     return _Candidates(refined, members, slopes)
 
 
-def _near(rows: Tensor, error: Tensor) -> Tensor:
+def near_rows(rows: Tensor, error: Tensor) -> Tensor:
     """Return M x M: which quotients may be equal within their relative errors, by random projections."""
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], PROJECTIONS, generator=generator, dtype=rows.dtype).to(rows)
@@ -241,7 +241,7 @@ def _near(rows: Tensor, error: Tensor) -> Tensor:
 def distinct_rows(rows: Tensor, known: int) -> Tensor:
     """Return the places of the `known` first rows and of those that repeat no earlier one: several units may give one sample."""
     error = torch.full((len(rows),), NEAR, dtype=rows.dtype, device=rows.device)
-    again = _near(rows, error).triu(1).any(0)
+    again = near_rows(rows, error).triu(1).any(0)
     again[:known] = False
     return (~again).nonzero()[:, 0]
 

@@ -7,7 +7,8 @@ the inputs x_j of all tokens of the batch. If tokens are fewer than the width, a
    by one product with a basis C of the span's complement: |C^T e| / |e| below a limit. Embedding plus position is additive, so
    (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
 2. A later layer reads a token after those before it. From the first position on, each prefix is extended by all candidates and kept
-   if the last token's input lies in that layer's span. A prefix without extension is a sentence.
+   if the last token's input lies in that layer's span. A prefix without extension is a sentence. In an encoder, where a token sees
+   all others, whole sentences are searched (`encoder_search`).
 
 Rank and limits come from rounding and known noise alone, of spectral norm E: singular values above E count, and a true input may
 stand off the span by E / s_r with the smallest of them (Wedin 1972). The later layer is, of those with the highest rank, the one
@@ -17,6 +18,9 @@ The same holds for the inner factors of low-rank adapters, `dL/dA = s B^T (dL/dy
 (`budget`). If all before it is frozen, the first span does not move in local SGD. Those of later layers do, so no limit holds there
 and the closest prefixes are kept (`closest`). Adam's updates and dropout on the embedding leave no true input in the span. Copies of
 a sentence are found as one.
+
+A sentence that ends in the span may still be false: a wrong token fits once, and no token after it does. So the inputs of all sentences
+found are compared with the update's rows (`proved_sentences`): those without which the update is not explained are proved.
 """
 
 from __future__ import annotations
@@ -28,7 +32,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork, find_shared_inputs, token_network
+from leakscope.attacks.exact.dense_readers import (
+    SharedInput,
+    TokenNetwork,
+    check_update,
+    find_shared_inputs,
+    token_network,
+)
+from leakscope.attacks.exact.encoder_search import search_sentences
+from leakscope.attacks.exact.sentence_proof import explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
@@ -48,7 +60,7 @@ class SpanEnd(enum.Enum):
 
     SENTENCES = "sentences in the spans"
     CLOSEST = "sentences closest to a span that moved in local steps"
-    TOKENS = "tokens by position; no later layer reads tokens in order"
+    TOKENS = "tokens by position; no later layer has a span that tells sentences apart"
     NO_LAYER = "no trained dense layer reads single tokens"
     NO_UPDATE = "the first dense layers have no update"
     NO_ROOM = "the update of the first dense layers spans all their inputs"
@@ -59,6 +71,8 @@ class SpanEnd(enum.Enum):
 class SpanReading:
     """What the span test read off one update.
 
+    `proved` are the sentences that the update needs (`proved_sentences`); a false one is never among them. Sentences that the proved
+    ones make superfluous are left out of `sentences`.
     `candidates` holds the tokens in the first span for every position, up to the first position without any. `rank` is the
     dimension of that span, `width` of the inputs, `budget` the most dimensions that the sent matrices can span; `checked` names the
     later layer.
@@ -71,18 +85,24 @@ class SpanReading:
     width: int = 0
     budget: int = 0
     checked: str | None = None
+    proved: tuple[tuple[int, ...], ...] = ()
 
     __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span."""
+    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span.
+
+    `rows` are the update's, reduced to the width; parts of a spectral norm below `floor` may be rounding or noise.
+    """
 
     source: SharedInput
     complement: Tensor
     rank: int
     limit: float
+    rows: Tensor
+    floor: float
 
     @property
     def room(self) -> int:
@@ -109,10 +129,12 @@ def span_test(
     `noise` is the deviation of noise that was added to every number, if known. `closest` is the number of sentences to look for after
     several local steps.
     """
+    check_update(seen)
     update = direction(seen, shares)
     network = token_network(module, seen.before)
     try:
         sources = find_shared_inputs(network, update.keys(), vocabulary, length)
+        network.read(torch.full((1, length), vocabulary - 1), [each.layer for each in sources[:1]])
     except (IndexError, RuntimeError) as problem:
         raise InputError(f"the network cannot read {length} tokens below {vocabulary}: {first_line(problem)}") from None
     first = next((each for each in sources if each.causal and not each.mixes), None)
@@ -128,27 +150,34 @@ def span_test(
     candidates = _candidates(network, span, vocabulary, length)
     if not candidates:
         return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
-    later = [_span(each, update, rounded, noise) for each in sources if each.causal and each.mixes]
+    later = [_span(each, update, rounded, noise) for each in sources if each.mixes]
     usable = [each for each in later if each.rank and each.room >= ROOM]
     if not usable:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    check = max(usable, key=lambda each: (each.rank, each.room))
-    sentences = _sentences(network, check, candidates, closest)
+    check = max(usable, key=lambda each: (each.source.causal, each.rank, each.room))
+    grow = _sentences if check.source.causal else _whole_sentences
+    sentences = grow(network, check, candidates, closest)
+    proved: tuple[tuple[int, ...], ...] = ()
+    if closest is None:
+        sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
-    return SpanReading(end, sentences, candidates, *sizes, check.source.layer)
+    return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
 
 def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
     """Return the span of the inputs that a group of layers read."""
     rows = source.rows(update)
+    number = len(rows)
     eps = torch.finfo(update[source.weights[0]].dtype).eps
     deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
-    _, sizes, directions = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R)
-    added = deviation * (len(rows) ** 0.5 + source.width**0.5)  # spectral norm of random entries
+    rows = torch.linalg.qr(rows, mode="r").R
+    _, sizes, directions = torch.linalg.svd(rows)
+    added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
     rounding = float(sizes[0]) * max(eps, FLOOR)
-    rank = int((sizes > max(SURE * rounding, added)).sum())
+    floor = max(SURE * rounding, added)
+    rank = int((sizes > floor).sum())
     limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
-    return _Span(source, directions[rank:].mT, rank, limit)
+    return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
 
 
 def _candidates(network: TokenNetwork, span: _Span, vocabulary: int, length: int) -> tuple[Tensor, ...]:
@@ -179,3 +208,18 @@ def _sentences(
         order = off.argsort()
         prefixes = extended[order[within[order]][: closest or MOST_PREFIXES].sort().values]
     return tuple(ended + [tuple(row) for row in prefixes.tolist()])
+
+
+def _whole_sentences(
+    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sentences of an encoder in the span, or the `closest` to it."""
+
+    def distance(tokens: Tensor) -> Tensor:
+        parts = tokens.split(max(1, CHUNK // (tokens.shape[1] * check.source.width)))
+        return torch.cat([check.distance(network.read(part, [check.source.layer])[0]) for part in parts])
+
+    def explained(sentences: Sequence[tuple[int, ...]]) -> bool:
+        return closest is None and explains(network, check.source, check.rows, check.floor, sentences)
+
+    return search_sentences(distance, check.limit if closest is None else MOST_OFF, candidates, explained)[:closest]

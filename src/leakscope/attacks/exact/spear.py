@@ -87,7 +87,7 @@ def unmix(
             continue
         rows, labels = torch.cat([peeled.inputs, unmixed.inputs]), torch.cat([peeled.labels, unmixed.labels])
         weight = _weight(unmixed.factor, peeled.factor, factor, len(rows))
-        if weight is not None and (certified := _certified(whole, rows, labels, weight, probe)) is not None:
+        if weight is not None and (certified := certify_batch(whole, rows, labels, weight, probe)) is not None:
             return certified
     return peeled
 
@@ -232,7 +232,7 @@ def _sharpened(directions: Tensor, U: Tensor, zero: float) -> Tensor:
     return annulled
 
 
-def _certified(whole: Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Peeled | None:
+def certify_batch(whole: Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Peeled | None:
     """Return these samples if they explain the whole update to rounding, as they are or solved together a few times; else None."""
     for _ in range(POLISH):
         ledger = subtract(whole, inputs, labels, factor, probe)

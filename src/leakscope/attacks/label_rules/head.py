@@ -28,7 +28,9 @@ DUMMIES = 64
 def last_dense(model: Model) -> Dense:
     """Return the names of the last layer; a network that does not end in a dense layer is refused."""
     if model.head is None:
-        raise InputError(f"model {model.name!r} does not end in a dense layer: its labels cannot be read; use 'joint'")
+        raise InputError(
+            f"model {model.name!r} does not end in a trained dense layer: its labels cannot be read; use 'joint'"
+        )
     return model.head
 
 

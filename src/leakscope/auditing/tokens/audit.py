@@ -25,7 +25,8 @@ from leakscope.core.progress import Reporter
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take
 from leakscope.core.types import Batch
-from leakscope.models import from_module
+from leakscope.models import from_module, is_transformer
+from leakscope.models import token_model as as_token_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.play.text_leak import Reading, TextLeak, score_readings
@@ -65,7 +66,8 @@ def token_module(target: Target, notes: list[str]) -> tuple[nn.Module, TokenTabl
     """Return the network behind floating numbers, the embedding that reads its tokens, and the sample."""
     if target.inputs is None:
         raise InputError("audit of a token network needs inputs: a sample of sentences")
-    module = from_numbers(plain_module(target.model, notes))
+    plain = plain_module(target.model, notes)
+    module = as_token_module(plain) if is_transformer(plain) else from_numbers(plain)
     inputs = target.inputs.detach().cpu().long()
     return module, find_table(module, inputs, target.words), inputs
 
@@ -90,7 +92,11 @@ def _expose(
     client = make_client(target, Scaling(), compared.loss)
     if client.on_data is not None or client.on_model is not None:
         raise UntestedError("defences on the data and on the model are of images; audit this model without them")
-    behind = examples * whole_number(client.aggregate, "aggregate", 1, len(inputs) // examples)
+    if client.aggregation.dropouts or client.aggregation.skew > 1:
+        raise UntestedError(
+            "clients of tokens that drop out or differ in size are not simulated; sum those that answer"
+        )
+    behind = examples * whole_number(client.aggregation.clients, "aggregate", 1, len(inputs) // examples)
     trials = max(1, min(clients, len(inputs) // behind))
     order = random.permutation(random.fold(random.key(seed), "audit"), len(inputs))
     chosen = order[: trials * behind].reshape(trials, behind)
@@ -136,7 +142,7 @@ def read_clients(
 ) -> list[Reading]:
     """Return what was read off each client's update, of as many as the time allows; the attacker knows the defences."""
     samples, local = exposure.batch.samples, exposure.client.local
-    several = local is not None and local.steps(samples // exposure.client.aggregate) > 1
+    several = local is not None and local.steps(samples // exposure.client.aggregation.clients) > 1
     known = exposure.known(informed=True)
     readings: list[Reading] = []
     while len(readings) < exposure.trials and (not readings or budget.left > 0):

@@ -1,0 +1,113 @@
+"""What attacks still get from the mean of K clients: exact attacks, update matching and label rules beside a null baseline.
+
+    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local]
+
+Every client holds 4 test images of Fashion-MNIST; the network is 784-1000-10 with torch's first weights, drawn for every trial. Shares are
+of the images of all clients: for `division` and `ig` those that count as recovered (MSE at most 0.01 and SSIM at least 0.6, the rule of
+every audit), for `peeling` those that are certified and within 1e-3 (root mean square) of the truth. `labels` is the share of all labels
+that the rule `by_residual` reads from the mean, beside one that draws them. `class mean` knows every label and sees no update.
+With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step.
+Intervals: Student's t over trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks import analytic, ig, peeling
+from leakscope.attacks.attack import Attack
+from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.null import class_mean, draw_labels
+from leakscope.clients import Aggregation, Client
+from leakscope.core import random
+from leakscope.core.types import LocalTraining, make_batch, to_gradient
+from leakscope.data import load
+from leakscope.metrics.interval import estimate_mean
+from leakscope.metrics.labels import label_overlap
+from leakscope.models import Torch, build, draw_parameters
+from leakscope.play import Exposure, attack, expose, judge
+from leakscope.play.baselines import public_part
+
+EACH, NEAR = 4, 1e-3
+LOCAL = LocalTraining(epochs=2, batch_size=2, rate=0.05)
+
+
+def exposed(clients: int, trials: int, *, dropouts: int, local: bool) -> Exposure:
+    """Return what the server sees of `trials` federations of so many clients."""
+    data = load("fashion_mnist")
+    model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
+    behind = clients * EACH
+    index = torch.arange(trials * behind) % data.size("test")
+    batch = make_batch(
+        data.pictures("test", index.tolist()).unflatten(0, (trials, behind)),
+        data.labels("test", index.tolist()).unflatten(0, (trials, behind)),
+        classes=data.classes,
+    )
+    seeds = range(trials)
+    client = Client(local=LOCAL if local else None, aggregate=Aggregation(clients, dropouts))
+    return expose(model, client, draw_parameters(model, Torch(), random.key(list(seeds))), batch, list(seeds))
+
+
+def share(values: Tensor) -> str:
+    """Return the mean over all examples of T trials with its interval."""
+    found = estimate_mean(values.double(), torch.ones_like(values, dtype=torch.bool), within=(0.0, 1.0))
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def recovered(exposure: Exposure, method: Attack) -> str:
+    """Return the share of images that an attack recovers."""
+    return share(attack(exposure, method).recovered)
+
+
+def certified(exposure: Exposure) -> str:
+    """Return the share of images that peeling certifies; a certified image that is none of the batch ends the benchmark."""
+    result = attack(exposure, peeling())
+    assert result.reconstruction.proved is not None
+    proved = result.reconstruction.proved.gather(1, result.scores.pairing)
+    if not bool((result.scores.mse.sqrt()[proved] <= NEAR).all()):
+        raise SystemExit("a false certificate")
+    return share(proved)
+
+
+def labels(exposure: Exposure) -> str:
+    """Return the shares of labels by the rule and by drawing them."""
+    truth, knowledge = exposure.batch, exposure.knowledge
+    seen, local = exposure.observation, exposure.knowledge.local
+    gradient = seen if local is None else to_gradient(seen, float(local.length([knowledge.samples])[0]))
+    read = LABEL_RULES["by_residual"](exposure.model, gradient, knowledge, random.key(list(exposure.seeds)))
+    drawn = draw_labels(exposure.seeds, knowledge.samples, knowledge.classes)
+    return " | ".join(share(label_overlap(truth.labels, each, truth.mask)[:, None]) for each in (read, drawn))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--clients", type=int, nargs="*", default=[1, 2, 5, 20, 100])
+    parser.add_argument("--dropouts", type=float, default=0.0, help="share of clients that drop out, rounded down")
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--matching", type=int, default=3, help="trials of ig; 0 leaves it out")
+    parser.add_argument("--iterations", type=int, default=300, help="of ig")
+    parser.add_argument("--local", action="store_true", help="clients send weights after local training")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    public = class_mean(*public_part(load("fashion_mnist"), "test"), classes=10)
+    print(
+        f"n = {asked.trials} trials ({asked.matching} of ig)\n\n"
+        "| clients | images | division | peeling | ig | class mean | labels | labels drawn |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    for K in asked.clients:
+        exposure = exposed(K, asked.trials, dropouts=int(asked.dropouts * K), local=asked.local)
+        few = exposure.select(torch.arange(asked.matching))
+        matched = recovered(few, ig(iterations=asked.iterations, labels="by_residual")) if asked.matching else "not run"
+        known = exposure.with_labels().knowledge
+        null = share(judge(exposure.batch, public.guess(known, exposure.trials)).recovered)
+        cells = (recovered(exposure, analytic()), certified(exposure), matched, null, labels(exposure))
+        print(f"| {K} | {exposure.batch.samples} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Attacks on networks over token numbers that optimise embeddings: TAG and LAMP."""

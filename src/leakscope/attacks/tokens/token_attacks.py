@@ -1,0 +1,161 @@
+"""TAG and LAMP: match the update in the embeddings of the tokens, then choose the nearest tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.distances import Distance, SquaredAndAbsolute, cosine_per_tensor
+from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.engine.state import Stop
+from leakscope.attacks.objectives import Match
+from leakscope.attacks.optimisers import Adam, Rule
+from leakscope.attacks.optimisers.rules import Exponential
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.starts import Normal
+from leakscope.attacks.tokens.embedded import (
+    Embedded,
+    candidates,
+    decode,
+    find_lookup,
+    over_embeddings,
+    table_of,
+    without_table,
+)
+from leakscope.attacks.tokens.moves import Likelihood, TokenMoves
+from leakscope.attacks.view import View
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
+
+
+@dataclass(frozen=True, slots=True)
+class RowLength:
+    """`weight * (mean length of the guessed embeddings / that of the table's rows - 1)^2` (LAMP, Eq. 5)."""
+
+    weight: float | Tensor = 2.0
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        guess = view.unknowns[GUESS]
+        return self.weight * (guess.norm(dim=-1).mean() / math.sqrt(guess.shape[-1]) - 1).square()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The settings of LAMP's moves; see `TokenMoves`."""
+
+    every: int = 75
+    tries: int = 200
+    starts: int = 500
+    weight: float = 0.2
+    likelihood: Likelihood | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMatching:
+    """An attack on a network over L token numbers: `matching` in embeddings, `search` between iterations, the nearest tokens.
+
+    The result's `inputs` are token numbers (T x N x L) as floats, as clients hold them. The guess is in units of the table's rows, so
+    rates do not depend on their length. Only tokens whose rows moved are chosen, where the table is sent.
+    """
+
+    matching: Matching
+    search: Search | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name results are listed under."""
+        return self.matching.name
+
+    def run(
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
+    ) -> Reconstruction:
+        """Return the tokens of every trial."""
+        lookup = find_lookup(model)
+        table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
+        embedded = over_embeddings(model, lookup)
+        scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
+        matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
+        if self.search is not None:
+            each, first = self.search, max(2, matching.stop.iterations // 10)
+            moves = TokenMoves(
+                table, possible, first, each.every, each.tries, each.starts, each.weight, each.likelihood
+            )
+            matching = replace(matching, moves=moves)
+        known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
+        found = matching.run(embedded, without_table(observation, lookup), known, seeds, execution)
+
+        def tokens(guess: Tensor) -> Tensor:
+            return decode(guess, table.to(guess), possible).to(guess)
+
+        films = [tokens(film) for film in found.snapshots.nan_to_num().unbind(1)]
+        return replace(
+            found, inputs=tokens(found.inputs), start=tokens(found.start), snapshots=torch.stack(films, dim=1)
+        )
+
+
+def tag(
+    *, alpha: float = 0.01, rate: float = 2.0, labels: str = "auto", iterations: int = 2500, restarts: int = 1
+) -> TokenMatching:
+    """TAG (Deng et al. 2021): squared differences of gradients and `alpha` times absolute ones, Adam in the embeddings.
+
+    Equation: `min over x of sum_l |g_l(x) - g_l|^2 + alpha c_l |g_l(x) - g_l|_1`, c_l from 1 to 0 over the layers.
+    Reference: Deng et al. 2021, TAG, arXiv:2103.06819; settings as in LAMP's comparison.
+    Works when: a transformer's gradient of one or few short sentences; any loss over classes.
+    Costs: 2500 evaluations with a second derivative.
+    """
+    return TokenMatching(_embedding_attack("tag", SquaredAndAbsolute(alpha), rate, labels, iterations, restarts))
+
+
+def lamp(
+    *,
+    distance: Distance = cosine_per_tensor,
+    rate: float = 0.2,
+    length: float = 2.0,
+    perplexity: float = 0.2,
+    likelihood: Likelihood | None = None,
+    every: int = 75,
+    tries: int = 200,
+    starts: int = 500,
+    labels: str = "auto",
+    iterations: int = 2000,
+    restarts: int = 1,
+) -> TokenMatching:
+    """LAMP (Balunovic et al. 2022): embeddings of the table's length, and moves of tokens scored with a language model.
+
+    `likelihood` is a language model of yours, from K x L token numbers to K log-likelihoods; without one the update alone decides.
+
+    Equation: `min over x of mean_l 1 - cos(g_l(x), g_l) + length (mean |x_i| / mean |e_v| - 1)^2`, with moves that lower
+    `mismatch + perplexity * (mean negative log-likelihood of a token)`.
+    Reference: Balunovic et al. 2022, LAMP, arXiv:2202.08827.
+    Works when: as tag; a language model of the same tokens helps the order of words.
+    Costs: 2000 evaluations with a second derivative, and `tries` of the gradient alone after every 75 of them.
+    """
+    attack = _embedding_attack("lamp", distance, rate, labels, iterations, restarts)
+    return TokenMatching(
+        replace(attack, priors=(RowLength(length),)), Search(every, tries, starts, perplexity, likelihood)
+    )
+
+
+def _embedding_attack(
+    name: str, distance: Distance, rate: float, labels: str, iterations: int, restarts: int
+) -> Matching:
+    """Return the part that TAG and LAMP share: Adam on embeddings, the rate times 0.89 after every 50 iterations."""
+    if not rate > 0:
+        raise InputError(f"{name}(rate=...) must be above 0, got {rate}")
+    return Matching(
+        name,
+        start=Normal(),
+        objective=Match(distance),
+        labels=labels,
+        optimiser=Adam(rate),
+        rules={GUESS: Rule(schedule=Exponential(0.89, 50))},
+        stop=Stop(iterations=iterations),
+        restarts=restarts,
+    )

@@ -1,0 +1,140 @@
+"""Playing a dishonest server on data that its user holds: manipulated weights, the client's answer, the readout, null baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.null import class_mean
+from leakscope.clients import Client, attacker_knowledge
+from leakscope.clients.aggregation import split_clients
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
+from leakscope.core.tree import Tree, add, subtract, take
+from leakscope.core.types import Batch, Observation, Shares, direction
+from leakscope.play.attacking import AttackResult, attack, judge
+from leakscope.play.baselines import nearest_public
+from leakscope.play.exposure import Exposure, expose, shared_weights
+from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ManipulationResult:
+    """What a manipulation got, beside what public data alone give: `attack` scores its readout, `baselines` are by name."""
+
+    exposure: Exposure
+    attack: AttackResult
+    baselines: dict[str, AttackResult]
+
+    __repr__ = short_repr
+
+
+def manipulate(
+    model: Model,
+    batch: Batch,
+    manipulation: Manipulation,
+    public: Tensor,
+    public_labels: Tensor,
+    *,
+    client: Client = Client(),  # noqa: B008  frozen
+    weights: Tree | None = None,
+    seeds: Sequence[int] | None = None,
+    fewest: int = 1,
+) -> ManipulationResult:
+    """Return what a dishonest server reads of T clients, and what it would have guessed without their updates.
+
+    `public` (P x input_shape in [0, 1]) are the server's own images; they must not contain private ones. `weights` are the honest
+    weights with leading T, the model's if not given. With `fewest` above 1 the client censors units of the first layer that fewer of its
+    samples activate (`censor_rare_units`).
+    """
+    seeds = list(range(batch.trials)) if seeds is None else seeds
+    honest = shared_weights(model, batch.trials) if weights is None else weights
+    exposure = expose_manipulated(manipulation, model, client, honest, batch, public, seeds)
+    exposure = exposure if fewest <= 1 else censor_rare_units(exposure, fewest)
+    known = replace(exposure.knowledge, labels=batch.labels)
+    guesses = {
+        "class_mean": class_mean(public, public_labels, classes=model.classes).guess(known, batch.trials),
+        "nearest_public": nearest_public(batch, public, public_labels, classes=model.classes).reconstruction,
+    }
+    nulls = {name: judge(batch, guess, name=name) for name, guess in guesses.items()}
+    return ManipulationResult(exposure, attack(exposure, manipulation), nulls)
+
+
+def expose_manipulated(
+    manipulation: Manipulation,
+    model: Model,
+    client: Client,
+    weights: Tree,
+    batch: Batch,
+    public: Tensor,
+    seeds: Sequence[int],
+) -> Exposure:
+    """Return what T clients expose that got manipulated weights; under a sum each client may get weights of its own."""
+    public = client.scaling.scale(public, len(model.input_shape))
+    if client.aggregation.clients > 1 and isinstance(manipulation, PerClient):
+        return _expose_sum(manipulation, model, client, weights, batch, public, seeds)
+    network, sent = dishonest_weights(manipulation, model, weights, public, seeds)
+    return expose(network, client, sent, batch, seeds)
+
+
+def _expose_sum(
+    manipulation: PerClient,
+    model: Model,
+    client: Client,
+    weights: Tree,
+    batch: Batch,
+    public: Tensor,
+    seeds: Sequence[int],
+) -> Exposure:
+    """Return the mean update of clients with weights of their own; weights before are those of the first client."""
+    if client.rounds > 1:
+        raise InputError(f"{manipulation.name} sums clients over one round, got Client.rounds = {client.rounds}")
+    summed, alone = client.aggregation, replace(client, aggregate=1)
+    if summed.dropouts:
+        raise InputError(f"{manipulation.name} sums clients that all answer: leave dropouts at 0")
+    K, parts = summed.clients, split_clients(batch, summed)
+    exposures: list[Exposure] = []
+    total: Tree = {}
+    for number in range(K):
+        part = take(parts, slice(number, None, K))
+        network, sent = dishonest_weights(manipulation.for_client(number), model, weights, public, seeds)
+        own = random.fold(random.fold(random.key(list(seeds)), "aggregate"), number).tolist()
+        seen = expose(network, alone, sent, part, own, informed=False)
+        share = part.mask.sum(1) / batch.mask.sum(1)
+        update = direction(seen.observation.rounds[0], seen.observation.shares)
+        update = {name: value * share.to(value).reshape(-1, *[1] * (value.ndim - 1)) for name, value in update.items()}
+        total = add(total, update) if total else update
+        exposures = exposures or [seen]
+    first = exposures[0].observation
+    change = total if first.shares is Shares.GRADIENT else subtract(first.rounds[0].before, total)
+    seen_sum = Observation((replace(first.rounds[0], sent=change),), first.shares, batch.mask.sum(1))
+    knowledge = attacker_knowledge(exposures[0].model, client, batch)
+    return Exposure(exposures[0].model, client, batch, tuple(seeds), seen_sum, knowledge)
+
+
+def censor_rare_units(exposure: Exposure, fewest: int) -> Exposure:
+    """Return the exposure of clients that send 0 for units of the first dense layer which fewer than `fewest` samples activate.
+
+    The defence of SRATTA (Marchand et al. 2023, arXiv:2306.07644). It counts activations at the weights the client received.
+    """
+    entry, batch, observation = exposure.model.entry, exposure.batch, exposure.observation
+    if entry is None or entry.bias is None or exposure.client.aggregation.clients > 1:
+        raise InputError("censoring rare units needs single clients and a first dense layer with a bias")
+    x = exposure.client.scaling.scale(batch.inputs, len(exposure.model.input_shape)).flatten(2)
+    rounds = []
+    for seen in observation.rounds:
+        sums = x.to(seen.before[entry.bias]) @ seen.before[entry.weight].mT + seen.before[entry.bias][:, None]
+        rare = ((sums > 0) & batch.mask[..., None]).sum(1) < fewest
+        kept = {entry.weight: ~rare[..., None], entry.bias: ~rare}
+        gradient = observation.shares is Shares.GRADIENT
+        hidden = {
+            name: torch.where(keep, seen.sent[name], 0 if gradient else seen.before[name])
+            for name, keep in kept.items()
+        }
+        rounds.append(replace(seen, sent=seen.sent | hidden))
+    return replace(exposure, observation=replace(observation, rounds=tuple(rounds)))

@@ -1,0 +1,244 @@
+"""A scan suspects what honest models do not have, names what it did not test, and changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from typer.testing import CliRunner
+
+import traps
+from leakscope import Scan, Target, scan
+from leakscope.cli import app
+from leakscope.core.errors import InputError
+from leakscope.models.low_rank import adapt
+from leakscope.scanning.dense_rows import mirrored_rows
+from leakscope.scanning.findings import ABOUT, Test, Verdict
+from leakscope.scanning.own_batch import read_batch
+from leakscope.scanning.reference import BATCHES, key_of, limit_of, load_reference
+
+ON_DATA = (Test.D_SNR, Test.CLASS_D_SNR, Test.LOSS, Test.DEGREES, Test.PEELING)
+
+
+def scanned(net: nn.Module, number: int = 64, previous: nn.Module | None = None) -> Scan:
+    inputs, labels = traps.digits(number)
+    return scan(Target(model=net, inputs=inputs, labels=labels), previous=previous)
+
+
+def suspects(result: Scan) -> set[Test]:
+    return {line.test for line in result.having(Verdict.SUSPECT)}
+
+
+@pytest.mark.parametrize(
+    ("trap", "honest", "test"),
+    [
+        (traps.imprint, traps.dense, Test.EQUAL_ROWS),
+        (traps.trap_weights, traps.dense, Test.MIRRORED_ROWS),
+        (traps.one_hot_filters, traps.convolutional, Test.TRANSMIT_SNR),
+        (traps.one_hot_filters, traps.convolutional, Test.TRANSMITTING),
+        (traps.dead_branch, traps.convolutional, Test.DEAD),
+        (traps.identity_attention, traps.attending, Test.IDENTITY),
+        (traps.identity_attention, traps.attending, Test.LARGEST),
+        (traps.few_hot_positions, traps.attending, Test.FEW_HOT),
+    ],
+)
+def test_the_weights_of_a_trap_are_suspect(
+    trap: Callable[[], nn.Module], honest: Callable[[], nn.Module], test: Test
+) -> None:
+    assert scan(trap())[test].verdict is Verdict.SUSPECT
+    assert scan(honest())[test].verdict is Verdict.USUAL
+    assert not scan(honest()).suspected
+
+
+@pytest.mark.parametrize(
+    ("trap", "tests"),
+    [
+        (traps.one_example_units, {Test.DEGREES, Test.PEELING}),
+        (traps.class_fishing, {Test.CLASS_D_SNR, Test.LOSS, Test.LARGEST}),
+        (traps.lone_example, {Test.D_SNR}),
+    ],
+)
+def test_what_a_trap_does_to_the_own_batch_is_suspect(trap: Callable[[], nn.Module], tests: set[Test]) -> None:
+    assert tests <= suspects(scanned(trap()))
+
+
+@pytest.mark.parametrize("number", BATCHES)
+def test_honest_models_are_not_suspected(number: int) -> None:
+    assert not scanned(traps.dense(), number).suspected
+    assert not scanned(traps.convolutional(), number).suspected
+
+
+def test_examples_that_honest_weights_give_away_are_a_leak_and_no_trap() -> None:
+    line = scanned(traps.dense(), 16)[Test.PEELING]
+    assert line.verdict is Verdict.LEAKS
+    assert line.numbers["received"] > 0
+
+
+@pytest.mark.parametrize("features", [13, 64, 65])
+def test_mirrored_rows_are_found_whatever_the_number_of_features(features: int) -> None:
+    half = torch.randn(50, features // 2).abs()
+    rows = torch.cat([-half, 0.7 * half, -torch.rand(50, features % 2)], 1)
+    net = nn.Linear(features, 50)
+    net.weight.data = rows.gather(1, torch.rand(50, features).argsort(1))
+    assert mirrored_rows(net).value == 1.0
+    net.weight.data = torch.randn(50, features)
+    assert mirrored_rows(net).value == 0.0
+
+
+def test_gradient_norms_are_those_of_single_examples() -> None:
+    net, (x, y) = traps.convolutional(), traps.digits(16)
+    own = read_batch(net, x, y, "cross_entropy")
+    weights = {name: value.detach() for name, value in net.named_parameters()}
+
+    def loss(values: dict[str, torch.Tensor], one: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(functional_call(net, values, one[None]), label[None])
+
+    gradients = vmap(grad(loss), (None, 0, 0))(weights, x, y)
+    for name, values in gradients.items():
+        torch.testing.assert_close(own.norms[name], values.flatten(1).norm(dim=1), rtol=1e-4, atol=1e-7)
+    ratios = [float(n.max() / (n.sum() - n.max())) for n in own.norms.values()]
+    assert own.d_snr().value == pytest.approx(max(ratios))
+    assert own.loss == pytest.approx(float(nn.functional.cross_entropy(net(x), y).detach()), rel=1e-5)
+
+
+def test_what_was_not_tested_is_named() -> None:
+    inputs, labels = traps.digits(16)
+    bare = scan(traps.dense())
+    assert all(bare[test].verdict is Verdict.NOT_TESTED for test in (*ON_DATA, Test.JUMP, Test.LOSS_JUMP))
+    unlabelled = scan(Target(model=traps.dense(), inputs=inputs))
+    assert unlabelled[Test.D_SNR].verdict is Verdict.NOT_TESTED
+    assert unlabelled[Test.DEGREES].verdict is Verdict.USUAL
+    few = scan(Target(model=traps.dense(), inputs=inputs[:8], labels=labels[:8]))
+    assert {few[test].verdict for test in ON_DATA} == {Verdict.NOT_TESTED}
+    assert all(each[Test.TRAINED_DECODER].verdict is Verdict.NOT_TESTED for each in (bare, unlabelled, few))
+    assert bare[Test.TRANSMIT_SNR].verdict is Verdict.ABSENT
+
+
+def test_a_layer_that_the_server_replaced_is_a_jump_and_a_round_of_training_is_none() -> None:
+    before, (x, y) = traps.dense(), traps.digits()
+    after = copy.deepcopy(before)
+    optimiser = torch.optim.SGD(after.parameters(), lr=0.1)
+    for _ in range(4):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(after(x), y).backward()
+        optimiser.step()
+    honest = scanned(after, 16, previous=before)
+    assert {honest[test].verdict for test in (Test.JUMP, Test.LOSS_JUMP)} == {Verdict.USUAL}
+    assert {Test.JUMP, Test.LOSS_JUMP} <= suspects(scanned(traps.class_fishing(), 16, previous=before))
+    dead = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+    alive = copy.deepcopy(dead)
+    nn.init.zeros_(dead[1].weight)
+    assert scan(dead)[Test.DEAD].verdict is Verdict.USUAL  # as fresh ResNets begin
+    assert scan(dead, previous=alive)[Test.DEAD].verdict is Verdict.SUSPECT
+
+
+def test_hashes_of_other_clients_decide() -> None:
+    own = scan(traps.dense()).hash
+    assert own == scan(copy.deepcopy(traps.dense())).hash
+    other = traps.dense()
+    other[1].bias.data[3] = other[1].bias.data[3].nextafter(torch.tensor(1.0))
+    assert scan(other).hash != own
+    assert scan(traps.dense(), hashes=[own, own.upper()])[Test.HASH].verdict is Verdict.USUAL
+    assert scan(other, hashes=[own])[Test.HASH].verdict is Verdict.SUSPECT
+
+
+def test_adapters_that_start_at_zero_are_not_dead() -> None:
+    net = nn.Sequential()
+    net.add_module("query", nn.Linear(16, 16))
+    assert scan(adapt(net, rank=2))[Test.DEAD].value == 0.0
+
+
+def test_token_networks_are_scanned() -> None:
+    inputs = torch.randint(20, (16, 6), generator=torch.Generator().manual_seed(0))
+    result = scan(Target(model=traps.attending(), inputs=inputs, labels=torch.arange(16) % 3))
+    assert result[Test.D_SNR].verdict is Verdict.USUAL
+    assert result[Test.PEELING].verdict is Verdict.ABSENT
+
+
+def test_a_scan_changes_neither_the_model_nor_the_generator() -> None:
+    net = nn.Sequential(traps.dense(), nn.BatchNorm1d(10), nn.Dropout()).train()
+    weights, state = copy.deepcopy(net.state_dict()), torch.get_rng_state()
+    scanned(net)
+    assert net.training
+    assert all(torch.equal(value, weights[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_does_not_fit_is_one_line() -> None:
+    inputs, labels = traps.digits(16)
+    with pytest.raises(InputError, match=r"^previous is of another network: 1\.weight is \(64, 64\).*$"):
+        scan(traps.dense(), previous=traps.dense(64))
+    with pytest.raises(InputError, match=r"^the model cannot run on inputs of shape \(3, 5\): .*$"):
+        scan(Target(model=traps.dense(), inputs=torch.rand(16, 3, 5), labels=labels))
+    with pytest.raises(InputError, match=r"^labels .*$"):
+        scan(Target(model=traps.dense(), inputs=inputs, labels=labels[:4]))
+    with pytest.raises(InputError, match=r"^labels .*$"):
+        scan(Target(model=traps.dense(), inputs=inputs, labels=labels + 10))
+    with pytest.raises(InputError, match=r"^inputs hold NaN"):
+        scan(Target(model=traps.dense(), inputs=inputs / 0, labels=labels))
+
+
+def test_json_holds_numbers_only() -> None:
+    net = traps.dense()
+    net[1].bias.data[0] = math.inf
+    record = json.loads(json.dumps(scanned(net, 16).to_dict(), allow_nan=False))
+    assert record["suspected"] is True
+    assert {line["test"] for line in record["lines"]} == {test.value for test in Test}
+
+
+def test_every_test_has_a_reference_of_honest_models() -> None:
+    reference, on_batch = load_reference(), {Test.D_SNR, Test.CLASS_D_SNR, Test.DEGREES, Test.PEELING}
+    for test in set(Test) - {Test.HASH, Test.TRAINED_DECODER}:
+        for key in [key_of(test, size) for size in BATCHES] if test in on_batch else [key_of(test)]:
+            honest = reference[key]
+            assert honest.median <= honest.p99 <= honest.most < honest.limit == limit_of(test, honest.most)
+            assert honest.limit < 1 or not ABOUT[test].share
+
+
+MODULE = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+def trap():
+    net = build()
+    nn.init.constant_(net[1].weight, 0.1)
+    return net
+"""
+
+
+def test_the_command_exits_with_0_1_or_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "received.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runner = CliRunner()
+    clean = runner.invoke(app, ["scan", "received:build", "--previous", "received:build", "--json"])
+    assert clean.exit_code == 0
+    record = json.loads(clean.output)
+    trapped = runner.invoke(app, ["scan", "received:trap", "--data", "digits"])
+    assert trapped.exit_code == 1
+    assert runner.invoke(app, ["scan", "received:build", "--hash", record["hash"]]).exit_code == 0
+    assert runner.invoke(app, ["scan", "received:trap", "--hash", record["hash"]]).exit_code == 1
+    other = ["received:build", "--previous", "x.safetensors"]
+    for bad in (["nothing:build"], ["mlp"], other, ["received:build", "--data", "no"]):
+        assert isinstance(runner.invoke(app, ["scan", *bad]).exception, InputError)
+
+
+@pytest.mark.slow
+def test_a_resnet18_with_64_pictures_takes_less_than_ten_seconds() -> None:
+    from leakscope.models.resnet18 import resnet18
+
+    net = resnet18(input_shape=(3, 32, 32), classes=10)
+    began = time.process_time()
+    scan(Target(model=net, inputs=torch.rand(64, 3, 32, 32), labels=torch.arange(64) % 10))
+    assert time.process_time() - began < 10  # of one thread; the seconds of the clock depend on other processes
