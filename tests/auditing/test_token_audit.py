@@ -209,3 +209,42 @@ def test_tokens_outside_the_vocabulary_and_longer_than_the_positions_are_refused
         with pytest.raises(InputError) as caught:
             audited(network(), inputs=inputs)
         assert "\n" not in str(caught.value)
+
+
+def test_padded_sentences_count_without_their_padding() -> None:
+    x = 1 + sample() % (WORDS - 1)
+    x[::2, 3:] = 0
+    made = audited(network(padding=0), inputs=x)
+    assert made.text is not None
+    assert made.text.sentences.value == 1
+    assert made.text.bag is not None
+    assert made.text.bag.value == 1
+
+
+class Recurrent(nn.Module):
+    """A classifier of the last state."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.embedding, self.layers, self.head = (
+            nn.Embedding(WORDS, 16),
+            kind(16, 12, batch_first=True),
+            nn.Linear(12, 2),
+        )  # type: ignore[call-arg]
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.layers(self.embedding(x))[0]
+        output: Tensor = self.head(states[:, -1])
+        return output
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_classifier_gives_its_bag_of_words_and_its_order_is_untested(kind: type[nn.RNNBase]) -> None:
+    made = audited(Recurrent(kind))
+    assert made.grade == "C"
+    assert made.text is not None
+    assert made.text.exact_bags == len(made.text.ends) == 4
+    assert made.text.bag is not None
+    assert made.text.bag.value == 1
+    assert set(made.text.ends) == {SpanEnd.NO_LAYER}
+    assert "order of the tokens" in {each.what for each in made.untested}

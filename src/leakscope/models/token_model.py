@@ -94,6 +94,13 @@ def token_model(module: nn.Module) -> nn.Module:
     return TransformerLogits(module, padding if isinstance(padding, int) else None)
 
 
+def padding_of(module: nn.Module) -> int | None:
+    """Return the token that a network of `token_model` masks; None if it masks none."""
+    holders = (module, getattr(module, "network", None))
+    found = (getattr(holder, "padding", None) for holder in holders)
+    return next((padding for padding in found if isinstance(padding, int)), None)
+
+
 class Tokeniser(Protocol):
     """What is used of a tokeniser of `transformers`; wrap one of `tokenizers` in its `PreTrainedTokenizerFast`."""
 

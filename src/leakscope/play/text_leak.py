@@ -14,7 +14,7 @@ from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.text import Sentence, TextScores, bag_recall, score_text
-from leakscope.play.text_baselines import most_frequent, null_guesses
+from leakscope.play.text_baselines import most_frequent, null_guesses, without_padding
 
 SHOWN_LINES = 3
 Reading = tuple[SpanReading, Bag | None]  # of one client's update; None: the embedding is not sent
@@ -118,14 +118,20 @@ def score_readings(
     *,
     words: Sequence[str] | None = None,
     seed: int = 0,
+    padding: int | None = None,
 ) -> TextLeak:
-    """Return the scores of T clients' sentences (T x N x L); null baselines read a sample and those of it that are public (M x L)."""
-    frequent, scores, hits, bags, null_bags = most_frequent(sample), list[TextScores](), list[Tensor](), [], []
+    """Return the scores of T clients' sentences (T x N x L) without their padding tokens.
+
+    Null baselines read a sample and those of it that are public (M x L).
+    """
+    frequent = without_padding(most_frequent(sample), padding)
+    scores, hits, bags, null_bags = list[TextScores](), list[Tensor](), [], []
+    clients = [[without_padding(each, padding) for each in sentences] for sentences in truth.tolist()]
     nulls: dict[str, list[tuple[TextScores, Tensor]]] = {}
-    for number, (sentences, (reading, bag)) in enumerate(zip(truth.tolist(), readings, strict=True)):
+    for number, (sentences, (reading, bag)) in enumerate(zip(clients, readings, strict=True)):
         scores.append(score_text(sentences, reading.sentences))
         hit = _whole(sentences, reading.sentences)
-        for name, guesses in null_guesses(sentences, frequent, public, seed + number).items():
+        for name, guesses in null_guesses(sentences, frequent, public, seed + number, padding).items():
             guessed = _whole(sentences, guesses)
             nulls.setdefault(name, []).append((score_text(sentences, guesses), guessed))
             hit = hit & ~guessed
@@ -155,7 +161,7 @@ def score_readings(
         tokens=truth.shape[1] * truth.shape[2],
         shown=tuple(
             show_sentence(number, sentence, guess, bag, words)
-            for number, (client, score, (_, bag)) in enumerate(zip(truth.tolist(), scores, readings, strict=True))
+            for number, (client, score, (_, bag)) in enumerate(zip(clients, scores, readings, strict=True))
             for sentence, guess in zip(client, score.paired, strict=True)
         ),
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks.exact.span_test import SpanEnd
 from leakscope.auditing.attack_runs import LabelReading, read_labels
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
@@ -31,6 +32,9 @@ from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.play.text_leak import Reading, TextLeak, score_readings
 
+NO_ORDER = Untested(
+    "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
+)
 NO_PUBLIC = Untested(
     "null baselines of public sentences", f"the sample has fewer than {LEAST_PUBLIC} that no client holds"
 )
@@ -46,7 +50,7 @@ def audit_tokens(
         module, table, inputs = token_module(target, notes)
         exposure, public = _expose(target, module, inputs, clients, seed, notes)
         readings = read_clients(exposure, module, table, budget, report)
-        audit = score_clients(target, exposure, readings, public, budget)
+        audit = score_clients(target, table, exposure, readings, public, budget)
         return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes)), table
 
     def read(changed: Target) -> tuple[TextLeak, Grade]:
@@ -107,18 +111,25 @@ def _expose(
 
 
 def score_clients(
-    target: Target, exposure: Exposure, readings: Sequence[Reading], public: Tensor, budget: Budget
+    target: Target,
+    table: TokenTable,
+    exposure: Exposure,
+    readings: Sequence[Reading],
+    public: Tensor,
+    budget: Budget,
 ) -> Audit:
     """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
-    leak = score_readings(truth[: len(readings)], readings, sample, public, words=target.words, seed=exposure.seeds[0])
+    seen, seed = truth[: len(readings)], exposure.seeds[0]
+    leak = score_readings(seen, readings, sample, public, words=target.words, seed=seed, padding=table.padding)
     labels = _labels(exposure, budget)
     read = labels if isinstance(labels, LabelReading) else None
     unread = f"{len(readings)} of {exposure.trials} clients were read"
     unfinished = (SEARCH, *([unread] if len(readings) < exposure.trials else []))
     untested = (
         NOT_BUILT,
+        *([NO_ORDER] if SpanEnd.NO_LAYER in leak.ends else []),
         *([] if isinstance(labels, LabelReading) else [labels]),
         *([NO_PUBLIC] if len(public) < LEAST_PUBLIC else []),
     )
