@@ -17,7 +17,7 @@ import torch
 
 import leakscope
 from leakscope.core.types import LocalTraining
-from leakscope.data.text import load_text
+from leakscope.data import load_text
 from leakscope.models import adapt, gpt
 from leakscope.play.text_leak import TextLeak
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from leakscope.data.text import load_text
+from leakscope.data import load_text
 from leakscope.models import adapt, gpt
 
 CLIENTS = 4

@@ -89,16 +89,16 @@ def token_model(module: nn.Module) -> nn.Module:
             except ValueError as problem:
                 raise InputError(f"{type(layer).__name__} has no plain attention: {first_line(problem)}") from None
             break
-    return TransformerLogits(module, padding_of(module))
+    settings = cast(_Settings, module.config).get_text_config().to_dict()
+    padding = settings.get("pad_token_id")
+    return TransformerLogits(module, padding if isinstance(padding, int) else None)
 
 
 def padding_of(module: nn.Module) -> int | None:
-    """Return the token that a network masks, as its own attribute or its settings say; None if it masks none."""
-    if is_transformer(module):
-        padding: object = cast(_Settings, module.config).get_text_config().to_dict().get("pad_token_id")
-    else:
-        padding = getattr(module.network if isinstance(module, TokensFromNumbers) else module, "padding", None)
-    return padding if isinstance(padding, int) else None
+    """Return the token that a network of `token_model` masks; None if it masks none."""
+    holders = (module, getattr(module, "network", None))
+    found = (getattr(holder, "padding", None) for holder in holders)
+    return next((padding for padding in found if isinstance(padding, int)), None)
 
 
 class Tokeniser(Protocol):

@@ -26,7 +26,14 @@ def most_frequent(sample: Tensor) -> list[int]:
     return [token for token, _ in Counter(sample.flatten().tolist()).most_common()]
 
 
-def null_guesses(truth: Sequence[Sentence], frequent: Sequence[int], public: Tensor, seed: int) -> dict[str, Guesses]:
+def without_padding(tokens: Sequence[int], padding: int | None) -> list[int]:
+    """Return the tokens that are no padding; all, if there is nothing else."""
+    return [token for token in tokens if token != padding] or list(tokens)
+
+
+def null_guesses(
+    truth: Sequence[Sentence], frequent: Sequence[int], public: Tensor, seed: int, padding: int | None = None
+) -> dict[str, Guesses]:
     """Return by name what can be guessed of one client's sentences without its update; without public text frequent tokens only."""
     number, length = len(truth), public.shape[1]
     guesses = {"frequent_tokens": [list(frequent[:length])] * number}
@@ -34,8 +41,9 @@ def null_guesses(truth: Sequence[Sentence], frequent: Sequence[int], public: Ten
         return guesses
     draw = torch.Generator().manual_seed(seed)
     sampled = {"unigram": _unigrams(public, number, draw), "bigram": _bigrams(public.tolist(), number, draw)}
-    nearest = _nearest(truth, public[:MOST_PUBLIC].tolist())
-    return guesses | sampled | ({"nearest_public": nearest} if nearest else {})
+    nearest = _nearest(truth, [without_padding(each, padding) for each in public[:MOST_PUBLIC].tolist()])
+    drawn = {name: [without_padding(each, padding) for each in several] for name, several in sampled.items()}
+    return guesses | drawn | ({"nearest_public": nearest} if nearest else {})
 
 
 def _unigrams(public: Tensor, number: int, draw: torch.Generator) -> Guesses:

@@ -14,7 +14,7 @@ from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.text import Sentence, TextScores, bag_recall, score_text
-from leakscope.play.text_baselines import most_frequent, null_guesses
+from leakscope.play.text_baselines import most_frequent, null_guesses, without_padding
 
 SHOWN_LINES = 3
 Reading = tuple[SpanReading, Bag | None]  # of one client's update; None: the embedding is not sent
@@ -120,16 +120,18 @@ def score_readings(
     seed: int = 0,
     padding: int | None = None,
 ) -> TextLeak:
-    """Return the scores of T clients' sentences (T x N x L) without their padding; null baselines read a sample and its public part."""
+    """Return the scores of T clients' sentences (T x N x L) without their padding tokens.
+
+    Null baselines read a sample and those of it that are public (M x L).
+    """
+    frequent = without_padding(most_frequent(sample), padding)
     scores, hits, bags, null_bags = list[TextScores](), list[Tensor](), [], []
-    frequent = _filled(most_frequent(sample), padding)
+    clients = [[without_padding(each, padding) for each in sentences] for sentences in truth.tolist()]
     nulls: dict[str, list[tuple[TextScores, Tensor]]] = {}
-    for number, (padded, (reading, bag)) in enumerate(zip(truth.tolist(), readings, strict=True)):
-        sentences = [_filled(each, padding) for each in padded]
+    for number, (sentences, (reading, bag)) in enumerate(zip(clients, readings, strict=True)):
         scores.append(score_text(sentences, reading.sentences))
         hit = _whole(sentences, reading.sentences)
-        for name, drawn in null_guesses(sentences, frequent, public, seed + number).items():
-            guesses = [_filled(guess, padding) for guess in drawn]
+        for name, guesses in null_guesses(sentences, frequent, public, seed + number, padding).items():
             guessed = _whole(sentences, guesses)
             nulls.setdefault(name, []).append((score_text(sentences, guesses), guessed))
             hit = hit & ~guessed
@@ -158,8 +160,8 @@ def score_readings(
         budget=max(each.budget for each in spans),
         tokens=truth.shape[1] * truth.shape[2],
         shown=tuple(
-            show_sentence(number, _filled(sentence, padding), guess, bag, words)
-            for number, (client, score, (_, bag)) in enumerate(zip(truth.tolist(), scores, readings, strict=True))
+            show_sentence(number, sentence, guess, bag, words)
+            for number, (client, score, (_, bag)) in enumerate(zip(clients, scores, readings, strict=True))
             for sentence, guess in zip(client, score.paired, strict=True)
         ),
     )
@@ -191,11 +193,6 @@ def _null(name: str, several: Sequence[tuple[TextScores, Tensor]]) -> NullText:
 
 def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
-
-
-def _filled(tokens: Sequence[int], padding: int | None) -> list[int]:
-    """Return the tokens that are no padding; all, if there is nothing else."""
-    return [token for token in tokens if token != padding] or list(tokens)
 
 
 def _share(rate: Estimate) -> str:

@@ -17,7 +17,7 @@ from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
 from leakscope.auditing.tokens.remedies import try_remedies
-from leakscope.auditing.tokens.verdict import NO_ORDER, NOT_BUILT, SEARCH, grade_text
+from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
 from leakscope.auditing.verdict import LEAKING, Grade, Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -26,12 +26,15 @@ from leakscope.core.progress import Reporter
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take
 from leakscope.core.types import Batch
-from leakscope.models import from_module, is_transformer, padding_of
+from leakscope.models import from_module, is_transformer
 from leakscope.models import token_model as as_token_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.play.text_leak import Reading, TextLeak, score_readings
 
+NO_ORDER = Untested(
+    "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
+)
 NO_PUBLIC = Untested(
     "null baselines of public sentences", f"the sample has fewer than {LEAST_PUBLIC} that no client holds"
 )
@@ -47,7 +50,7 @@ def audit_tokens(
         module, table, inputs = token_module(target, notes)
         exposure, public = _expose(target, module, inputs, clients, seed, notes)
         readings = read_clients(exposure, module, table, budget, report)
-        audit = score_clients(target, exposure, readings, public, budget)
+        audit = score_clients(target, table, exposure, readings, public, budget)
         return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes)), table
 
     def read(changed: Target) -> tuple[TextLeak, Grade]:
@@ -108,20 +111,18 @@ def _expose(
 
 
 def score_clients(
-    target: Target, exposure: Exposure, readings: Sequence[Reading], public: Tensor, budget: Budget
+    target: Target,
+    table: TokenTable,
+    exposure: Exposure,
+    readings: Sequence[Reading],
+    public: Tensor,
+    budget: Budget,
 ) -> Audit:
     """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
-    leak = score_readings(
-        truth[: len(readings)],
-        readings,
-        sample,
-        public,
-        words=target.words,
-        seed=exposure.seeds[0],
-        padding=padding_of(target.model),
-    )
+    seen, seed = truth[: len(readings)], exposure.seeds[0]
+    leak = score_readings(seen, readings, sample, public, words=target.words, seed=seed, padding=table.padding)
     labels = _labels(exposure, budget)
     read = labels if isinstance(labels, LabelReading) else None
     unread = f"{len(readings)} of {exposure.trials} clients were read"

@@ -60,7 +60,11 @@ def audit_token_captures(
     pooled = [pool_rounds(each, samples) for each in rounds]
     first = exposure.select(torch.tensor([owners.index(owner) for owner in range(max(owners) + 1)]))
     scored = gathered.scored
-    audit = score_clients(target, first, pooled, inputs, budget) if scored else _unscored(pooled, target.words, budget)
+    audit = (
+        score_clients(target, table, first, pooled, inputs, budget)
+        if scored
+        else _unscored(pooled, target.words, budget)
+    )
     return replace(
         audit,
         name=f"{type(target.model).__name__}, captured",

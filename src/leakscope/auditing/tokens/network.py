@@ -13,6 +13,7 @@ from leakscope.attacks.exact.span_test import span_test
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.types import Knowledge, Observation, Round, Shares
+from leakscope.models import padding_of
 from leakscope.play.text_leak import Reading
 
 NO_CHOICE = "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
@@ -27,11 +28,12 @@ def from_numbers(module: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTable:
-    """The embedding that reads the tokens: its weight's name, its rows, and whether another layer uses it too."""
+    """The embedding that reads the tokens: its weight's name, its rows, whether another layer uses it too, and the padding token."""
 
     weight: str
     vocabulary: int
     tied: bool
+    padding: int | None = None
 
 
 def holds_tokens(target: Target) -> bool:
@@ -68,7 +70,7 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
     if words is not None and len(words) != table.num_embeddings:
         raise InputError(f"words must name the embedding's {table.num_embeddings} rows, got {len(words)}")
     uses = sum(value is table.weight for _, value in module.named_parameters(remove_duplicate=False))
-    return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1)
+    return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1, padding_of(module))
 
 
 def read_update(

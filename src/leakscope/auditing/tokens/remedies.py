@@ -19,6 +19,7 @@ from leakscope.core.errors import InputError, first_line
 from leakscope.core.tree import count, lift, norm
 from leakscope.core.types import direction
 from leakscope.defences import Defence, DropRows, GaussianNoise, Sparsify
+from leakscope.models import is_transformer
 from leakscope.play import Exposure
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.play.text_leak import TextLeak
@@ -83,10 +84,11 @@ def _left(remedy: TextRemedy) -> tuple[float, float, float]:
 
 def variants(target: Target, table: TokenTable, exposure: Exposure) -> Iterator[tuple[str, Target]]:
     """Return the target under each remedy that applies to it, with its name."""
-    if target.model.get_parameter(table.weight).requires_grad:
+    name = table.weight.removeprefix("network.") if is_transformer(target.model) else table.weight
+    if target.model.get_parameter(name).requires_grad:
         if not table.tied:
             frozen = copy.deepcopy(target.model)
-            frozen.get_parameter(table.weight).requires_grad_(False)
+            frozen.get_parameter(name).requires_grad_(False)
             yield "freeze the embedding", replace(target, model=frozen)
             if has_weak_dropout(frozen):
                 both = replace(target, model=with_dropout(frozen))

@@ -17,10 +17,7 @@ from leakscope.play.text_leak import TextLeak
 
 CLOSER = 0.2  # ROUGE-1
 SEARCH = "attacks that search over tokens (TAG, LAMP)"
-NOT_BUILT = Untested(SEARCH, "no audit runs them yet; leakscope.attacks has tag() and lamp()")
-NO_ORDER = Untested(
-    "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
-)
+NOT_BUILT = Untested(SEARCH, "not built yet")
 
 
 def grade_text(leak: TextLeak, labels: LabelReading | None = None, *, unfinished: Sequence[str] = ()) -> Grade:
