@@ -1,4 +1,4 @@
-"""Whether labels that no rule is sure of should be optimised: IG on a trained network with labels read, refined, optimised and known.
+"""Whether labels that no rule is sure of should be optimised: IG on a trained network with labels read, optimised and known.
 
     LEAKSCOPE_DATA=... python benchmarks/unsure_labels.py [--trials 8] [--samples 8] [--iterations 500] [--epochs 3]
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.label_rules.choice import read_batch
-from leakscope.attacks.labels import JOINT, REFINED
+from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ig
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
@@ -67,7 +67,7 @@ def main() -> None:
     print(f"accuracy {accuracy:.2f}; rule: labels {show(label_overlap(batch.labels, read.labels))}, sure {float(read.sure.double().mean()):.2f}")
     known = attacker_knowledge(model, Client(), batch, labels=True)
     print("| labels | labels right | PSNR in dB | mismatch |\n|---|---|---|---|")
-    for labels, given in (("auto", knowledge), (REFINED, knowledge), (JOINT, knowledge), ("known", known)):
+    for labels, given in (("auto", knowledge), (JOINT, knowledge), ("known", known)):
         result = ig(iterations=asked.iterations, labels=labels).run(model, seen, given, seeds)
         right, psnr = label_overlap(batch.labels, result.labels), judge(batch, result).scores.psnr
         assert psnr is not None

@@ -16,7 +16,7 @@ from leakscope.attacks.engine.plan import DEFAULT, DTYPES, Execution
 from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.engine.state import Finished, Moves, Problem, Stop, single_numbers
 from leakscope.attacks.label_rules.head import LabelRule
-from leakscope.attacks.labels import JOINT, LABEL_RULES, REFINED, chosen_rule, label_start
+from leakscope.attacks.labels import JOINT, LABEL_RULES, chosen_rule
 from leakscope.attacks.objectives import Match, compares_lengths
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.priors import GUESS, TotalVariation, with_tv_weight
@@ -65,9 +65,8 @@ class Attack(Protocol):
 class Matching:
     """Optimise unknowns until the update they would cause matches the observed one (DLG, CPL, IG, SME).
 
-    `labels` is a rule of `LABEL_RULES`, 'auto' (the known labels, else CPL's rule for one example and `by_residual` for more), 'refined'
-    (the same, and where `by_residual` is not sure, label logits that start at its labels are optimised) or 'joint' (label logits are
-    optimised from a random start). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
+    `labels` is a rule of `LABEL_RULES`, 'joint' (optimise label logits with the guess) or 'auto' (the known labels, else CPL's
+    rule for one example and `by_residual` for more). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
     unknown moves, the guess included; the default is without constraint. `measures` are evaluated once, at the last guess of the
     best restart, and returned with the learned values; nothing is optimised or selected by them. `tv_weights` are tried beside
     restarts as the weight of total variation; as among restarts, the smallest mismatch to the update is kept, priors left out.
@@ -93,7 +92,7 @@ class Matching:
     def __post_init__(self) -> None:
         if self.restarts < 1:
             raise InputError(f"Matching.restarts must be at least 1, got {self.restarts}")
-        if self.labels not in ("auto", JOINT, REFINED):
+        if self.labels not in ("auto", JOINT):
             lookup(LABEL_RULES, self.labels, "label rule")
         if self.tv_weights and not any(isinstance(prior, TotalVariation) for prior in self.priors):
             raise InputError("Matching.tv_weights needs the prior TotalVariation")
@@ -129,15 +128,15 @@ class Matching:
         device, dtype = torch.device(execution.device), DTYPES[execution.dtype]
         observation, knowledge = to((observation, knowledge), device=device, dtype=dtype)
         keys = random.key(list(seeds), device=device)
-        knowledge, logits = self._with_labels(model, observation, knowledge, keys)
+        knowledge = self._with_labels(model, observation, knowledge, keys)
         knowledge = self._with_order(knowledge, keys)
         observation = self._comparable(observation, knowledge)
         lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.attempts)
         number = torch.arange(self.restarts, device=device).repeat(len(lanes) // self.restarts)
         pieces = Components(self.simulate, self.objective, self.priors)
         settings = to((pieces, dict(self.rules), self.optimiser, self.start, self.moves), device=device, dtype=dtype)
-        each = (Facts(observation, knowledge, settings[0], keys), *settings[1:], logits)
-        facts, rules, optimiser, start, moves, logits = each if self.attempts == 1 else take(each, lanes)
+        each = (Facts(observation, knowledge, settings[0], keys), *settings[1:])
+        facts, rules, optimiser, start, moves = each if self.attempts == 1 else take(each, lanes)
         if self.tv_weights:
             weights = torch.tensor(self.tv_weights, device=device, dtype=dtype).repeat_interleave(self.restarts)
             pieces = replace(
@@ -145,8 +144,6 @@ class Matching:
             )
             facts = replace(facts, components=pieces)
         unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
-        if logits is not None:
-            unknowns[LABEL] = logits.to(device, dtype)
         if self.labels == JOINT and isinstance(knowledge.loss, UserLoss):
             facts = self._with_targets(model, facts, knowledge.loss, unknowns)
         rules = {name: rules.get(name, Rule()) for name in unknowns}
@@ -189,18 +186,12 @@ class Matching:
             )
         return to_gradient(observation, local.length(sizes_of(knowledge, observation.trials)))
 
-    def _with_labels(
-        self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor
-    ) -> tuple[Knowledge, Tensor | None]:
-        """Return Knowledge with the labels that are read, and where to start the search of those that are not sure."""
+    def _with_labels(self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Knowledge:
         rule = chosen_rule(self.labels, knowledge.samples, known=knowledge.labels is not None)
         if rule == JOINT:
-            return replace(knowledge, labels=None), None
-        if rule == REFINED:
-            labels, logits = label_start(model, observation, knowledge, keys)
-            return replace(knowledge, labels=labels if logits is None else None), logits
+            return replace(knowledge, labels=None)
         read: LabelRule = LABEL_RULES[rule]
-        return replace(knowledge, labels=read(model, observation, knowledge, keys)), None
+        return replace(knowledge, labels=read(model, observation, knowledge, keys))
 
     def _with_targets(self, model: Model, facts: Facts, loss: UserLoss, unknowns: Tree) -> Facts:
         """Return facts with the loss that reads the targets, after adding these to `unknowns`, or with the targets if they are read."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
-from leakscope.attacks.label_rules.choice import by_residual, read_batch
+from leakscope.attacks.label_rules.choice import by_residual
 from leakscope.attacks.label_rules.counts import calibrated, counts
 from leakscope.attacks.label_rules.head import LabelRule, check_signs, last_dense
 from leakscope.attacks.label_rules.ilrg import ilrg
@@ -29,12 +26,10 @@ def known(model: Model, observation: Observation, knowledge: Knowledge, key: Ten
 def chosen_rule(labels: str, samples: int, *, known: bool) -> str:
     """Return the rule that an attack's `labels` means; 'auto' uses known labels, else the rule for this number of examples.
 
-    'refined' is 'auto' for known labels and for one example.
-
     >>> chosen_rule("auto", 1, known=False), chosen_rule("auto", 4, known=False), chosen_rule("idlg", 1, known=True)
     ('cpl', 'by_residual', 'idlg')
     """
-    if labels not in ("auto", REFINED) or (labels == REFINED and samples > 1 and not known):
+    if labels != "auto":
         return labels
     return "known" if known else ("cpl" if samples == 1 else "by_residual")
 
@@ -56,18 +51,4 @@ LABEL_RULES: dict[str, LabelRule] = {
     "bias_corrected": bias_corrected,
     "by_residual": by_residual,
 }
-JOINT, REFINED = "joint", "refined"
-FAITH, FIXED = 0.9, 1e4  # probability of a label that a rule reads but is not sure of, and the logit of one that is not optimised
-
-
-def label_start(model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the labels of `by_residual`, and logits (T x N x C) from which to optimise them, None where all are sure.
-
-    Logits of a client whose labels are sure saturate the softmax: their gradient is 0, and they stay.
-    """
-    read = read_batch(model, observation, knowledge, keys)
-    if bool(read.sure.all()):
-        return read.labels, None
-    unsure = math.log(FAITH / (1 - FAITH) * (model.classes - 1))
-    scale = torch.where(read.sure, FIXED, unsure)[:, None, None]
-    return read.labels, scale * torch.nn.functional.one_hot(read.labels, model.classes)
+JOINT = "joint"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leakscope.attacks.distances import DISTANCES
-from leakscope.attacks.labels import JOINT, LABEL_RULES, REFINED
+from leakscope.attacks.labels import JOINT, LABEL_RULES
 from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS
@@ -66,7 +66,6 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
             yield kind, name, (_PLAIN.get(name) or summary(piece)) + _from(kind, name)
         if kind == "label rule":
             yield kind, JOINT, "Label logits are optimised together with the guess (DLG)"
-            yield kind, REFINED, "The labels of 'auto'; where that is not sure, logits that start there are optimised with the guess"
         if kind == "defence":
             yield "defence on the model", "client.on_model", summary(Polarisation)
             yield "defence on the data", "client.on_data", summary(Transform)
