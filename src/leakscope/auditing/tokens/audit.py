@@ -17,8 +17,9 @@ from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
 from leakscope.auditing.tokens.remedies import try_remedies
-from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
-from leakscope.auditing.verdict import LEAKING, Grade, Measures
+from leakscope.auditing.tokens.search import Searched, search_tokens
+from leakscope.auditing.tokens.verdict import SEARCH, grade_text
+from leakscope.auditing.verdict import HALF, LEAKING, Grade, Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -30,7 +31,7 @@ from leakscope.models import from_module, is_transformer
 from leakscope.models import token_model as as_token_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
-from leakscope.play.text_leak import Reading, TextLeak, score_readings
+from leakscope.play.text_leak import SPAN_TEST, Reading, TextLeak, score_readings
 
 NO_ORDER = Untested(
     "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
@@ -45,21 +46,21 @@ def audit_tokens(
 ) -> Audit:
     """Return the audit of a token network on its sample of sentences, on the CPU."""
 
-    def played(target: Target) -> tuple[Audit, TokenTable]:
+    def played(target: Target, searching: Reporter | None) -> tuple[Audit, TokenTable]:
         notes: list[str] = []
         module, table, inputs = token_module(target, notes)
         exposure, public = _expose(target, module, inputs, clients, seed, notes)
         readings = read_clients(exposure, module, table, budget, report)
-        audit = score_clients(target, table, exposure, readings, public, budget)
-        return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes)), table
+        audit = score_clients(target, table, exposure, readings, public, budget, searching)
+        return replace(audit, minutes=minutes, seed=seed, notes=(*notes, *audit.notes)), table
 
     def read(changed: Target) -> tuple[TextLeak, Grade]:
-        audit, _ = played(changed)
+        audit, _ = played(changed, None)
         if audit.text is None:
             raise TypeError("an audit of sentences has no scores of them")
         return audit.text, audit.grade
 
-    audit, table = played(target)
+    audit, table = played(target, report)
     if not remedies or audit.grade not in LEAKING or audit.exposure is None:
         return audit
     tried = try_remedies(target, table, audit.exposure, budget, read)
@@ -117,18 +118,39 @@ def score_clients(
     readings: Sequence[Reading],
     public: Tensor,
     budget: Budget,
+    searching: Reporter | None,
 ) -> Audit:
-    """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
+    """Return the audit of clients whose sentences are known; `public` are sentences that no client holds.
+
+    With `searching` TAG and LAMP run where the exact attacks left most sentences, and the attack that came farthest gives the grade.
+    """
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
     seen, seed = truth[: len(readings)], exposure.seeds[0]
-    leak = score_readings(seen, readings, sample, public, words=target.words, seed=seed, padding=table.padding)
+
+    def score(attack: str, several: Sequence[Reading]) -> TextLeak:
+        return score_readings(
+            seen, several, sample, public, words=target.words, seed=seed, padding=table.padding, attack=attack
+        )
+
+    def score_search(attack: str, tokens: Tensor) -> TextLeak:
+        several = [
+            (replace(reading, sentences=tuple(map(tuple, each))), bag)
+            for each, (reading, bag) in zip(tokens.tolist(), readings, strict=False)
+        ]
+        return score(attack, several)
+
+    leak = score(SPAN_TEST, readings)
     labels = _labels(exposure, budget)
     read = labels if isinstance(labels, LabelReading) else None
     unread = f"{len(readings)} of {exposure.trials} clients were read"
-    unfinished = (SEARCH, *([unread] if len(readings) < exposure.trials else []))
+    searched = Searched(unfinished=(SEARCH,))
+    if leak.sentences.value < HALF and searching is not None:
+        searched = search_tokens(exposure, budget, searching, score_search)
+        leak = max((leak, *searched.leaks), key=lambda each: (each.sentences.value, each.rouge1.value))
+    unfinished = (*searched.unfinished, *([unread] if len(readings) < exposure.trials else []))
     untested = (
-        NOT_BUILT,
+        *searched.untested,
         *([NO_ORDER] if SpanEnd.NO_LAYER in leak.ends else []),
         *([] if isinstance(labels, LabelReading) else [labels]),
         *([NO_PUBLIC] if len(public) < LEAST_PUBLIC else []),
@@ -144,6 +166,7 @@ def score_clients(
         untested=untested,
         unfinished=unfinished,
         text=leak,
+        notes=searched.lines,
         exposure=exposure,
     )
 

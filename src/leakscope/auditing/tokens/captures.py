@@ -20,7 +20,7 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, Truth, make_client
 from leakscope.auditing.tokens.audit import read_clients, score_clients, token_model, token_module
-from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH
+from leakscope.auditing.tokens.verdict import NOT_RUN, SEARCH
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import attacker_knowledge, knowledge_of_defences
 from leakscope.core.model import Model
@@ -61,7 +61,7 @@ def audit_token_captures(
     first = exposure.select(torch.tensor([owners.index(owner) for owner in range(max(owners) + 1)]))
     scored = gathered.scored
     audit = (
-        score_clients(target, table, first, pooled, inputs, budget)
+        score_clients(target, table, first, pooled, inputs, budget, report)
         if scored
         else _unscored(pooled, target.words, budget)
     )
@@ -150,7 +150,7 @@ def _unscored(readings: Sequence[Reading], words: Sequence[str] | None, budget: 
         minutes=0.0,
         seconds=budget.used,
         seed=0,
-        untested=(NOT_BUILT,),
+        untested=(NOT_RUN,),
         unfinished=(SEARCH,),
         notes=tuple(lines),
     )
