@@ -211,6 +211,9 @@ def join_atoms(
         if not extended:
             break
         sure = _continues(network, first, second, where, extended).reshape(len(prefixes), len(here))
+        open_, unused = ~sure.any(1), ~sure.any(0)
+        if len(here) == len(prefixes) and int(open_.sum()) == int(unused.sum()) == 1:  # the last two belong together
+            sure |= open_[:, None] & unused
         ended += [prefix for prefix, goes in zip(prefixes, sure.any(1).tolist(), strict=True) if prefix and not goes]
         prefixes = [each for each, ok in zip(extended, sure.flatten().tolist(), strict=True) if ok][:most]
     whole = ended + [each for each in prefixes if each]
