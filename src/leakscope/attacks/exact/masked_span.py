@@ -91,7 +91,10 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
             hooks.enter_context(network.module.get_submodule(name).register_forward_hook(note(name)))
         (x,) = network.read(tokens, [source.layer])
     norm = next((name for name in norms if name in seen and seen[name][1] is x), None)
-    for before, between in ((x, None), (None if norm is None else seen[norm][0], norm)):  # in eval mode a dropout returns its input
+    for before, between in (
+        (x, None),
+        (None if norm is None else seen[norm][0], norm),
+    ):  # in eval mode a dropout returns its input
         direct = next((name for name in order if name in drops and seen[name][1] is before), None)
         if direct is not None:
             return MaskedInput(direct, between, drops[direct])
@@ -221,7 +224,11 @@ def join_atoms(
 
 
 def _continues(
-    network: TokenNetwork, first: MaskedInput, second: MaskedInput, where: Subspace, extended: Sequence[tuple[Atom, ...]]
+    network: TokenNetwork,
+    first: MaskedInput,
+    second: MaskedInput,
+    where: Subspace,
+    extended: Sequence[tuple[Atom, ...]],
 ) -> Tensor:
     """Return whether the last token's input of the later layer lies in its span under some mask."""
     masks = torch.stack([torch.stack([each.mask for each in prefix]) for prefix in extended])
