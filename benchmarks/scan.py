@@ -334,7 +334,10 @@ def show_detection(rows: list[Row], limits: Mapping[str, Mapping[str, float]]) -
 
 def show_false_alarms(rows: list[Row], limits: Mapping[str, Mapping[str, float]]) -> None:
     """Print the false alarms under these limits, by kind and by network, and the tests that gave them."""
-    alarms = [[key for key, value in row.values.items() if not value <= limits[key]["limit"]] for row in rows]
+    alarms = [
+        [key for key, value in row.values.items() if key in limits and not value <= limits[key]["limit"]]
+        for row in rows
+    ]
     print("| honest models | false alarms |\n|---|---|")
     groups: dict[str, list[bool]] = {}
     for row, keys in zip(rows, alarms, strict=True):
