@@ -28,7 +28,7 @@ from leakscope_papers.registry import papers
 
 FORMAT, DIGITS = 1, 6
 MOST_CURVES = 16_000  # bytes of all curves in a file; longer ones are left out
-SOURCE_FACTS = ("leakscope", "torch", "revision", "device", "date", "command", "page")
+SOURCE_FACTS = ("leakscope", "torch", "revision", "device", "date", "command", "page", "seconds", "trials")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,16 @@ def read_recorded(path: Path, item: str, scale: str) -> Recorded:
 
 
 def with_rows_of(path: Path, recorded: Recorded) -> Recorded:
-    """Return recorded rows plus those of a file for other cells or other settings, so that parts not rerun keep their rows."""
+    """Return recorded rows plus those of a file for other cells or other settings, so that parts not rerun keep their rows.
+
+    Of two rows of one cell with the same settings the one of more trials is kept, the new one if equal.
+    """
     if not path.is_file():
         return recorded
     old = read_recorded(path, recorded.item, recorded.scale)
+    larger = {(_place(row), row.settings): row.trials for row in old.rows if row.settings}
+    fresh = [row for row in recorded.rows if row.trials >= larger.get((_place(row), row.settings), 0)]
+    recorded = replace(recorded, rows=tuple(fresh))
     new = {(_place(row), row.settings) for row in recorded.rows}
     places = {_place(row) for row in recorded.rows}
     kept = [

@@ -83,7 +83,7 @@ def recorded_result(item: Item, scale: str, path: Path) -> Result:
 
 
 def _undated(facts: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in facts.items() if name != "date"}
+    return {name: value for name, value in facts.items() if name not in ("date", "seconds", "trials")}
 
 
 def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:
@@ -161,6 +161,17 @@ def results_of_runs(out: Path, scale: str | None = None, names: list[str] | None
     if not results:
         raise _nothing_run(out, scale)
     return results
+
+
+def recorded_in(out: Path, scale: str | None = None, names: list[str] | None = None) -> list[Recorded]:
+    """Return the rows in the files ITEM.SCALE.json of a directory, as `leakscope paper record --out` writes them."""
+    sizes = (scale,) if scale else SCALES
+    files = {
+        (item.name, size): recorded_file(item.name, size, out)
+        for item in choose_items(names or ["all"])
+        for size in sizes
+    }
+    return [read_recorded(path, *of) for of, path in files.items() if path.is_file()]
 
 
 def _results(
