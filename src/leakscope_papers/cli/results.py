@@ -51,9 +51,11 @@ def record(
 
     A directory of such files, recorded with --out on another machine, is read like one of runs: rows need no stored image.
     """
+    from leakscope_papers.items import read_item
     from leakscope_papers.pages.columns import columns_of
     from leakscope_papers.records import recorded_file, with_rows_of, write_recorded
     from leakscope_papers.results import recorded_in, results_of_runs
+    from leakscope_papers.shared_rows import drop_copies
 
     _check_scale(scale)
     recordings = recorded_in(directory, scale, only)
@@ -64,6 +66,8 @@ def record(
         path = recorded_file(recorded.item, recorded.scale, out)
         write_recorded(with_rows_of(path, recorded), path)
         typer.echo(f"{path}: {len(recorded.rows)} rows")
+    for recorded in recordings:  # after all owners are written
+        drop_copies(read_item(recorded.item), recorded.scale, out)
 
 
 def status(only: Only = None) -> None:
