@@ -82,6 +82,12 @@ def run(
         list[str] | None,
         typer.Option(help="Your own copy of a data set in place of its stand-in: femnist=PATH.", show_default=False),
     ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="At most so many trials a cell now; the rest by the command without it.", show_default=False
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
     engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
@@ -101,7 +107,7 @@ def run(
     work = _work(items, scale, out, only or [])
     if data:
         _check_use(list(work.values()), scale)
-    given = _given(out, only or [], engine, device, workers, memory) + [
+    given = _given(out, only or [], engine, device, workers, memory, trials) + [
         w for one in data or [] for w in ("--data", one)
     ]
     again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
@@ -110,13 +116,15 @@ def run(
         if dry_run and part.program:
             typer.echo(f"{directory}: {count(len(rows_at(item, part, scale)), 'row')} of program {part.program}")
         elif dry_run:
-            typer.echo(f"{directory}: {count(scenario_at(item, part, scale).cell_count, 'cell')}")
+            typer.echo(f"{directory}: {count(scenario_at(item, part, scale, most=trials).cell_count, 'cell')}")
+        elif part.program and trials is not None:
+            typer.echo(f"{directory}: left out, because a program has no trials that --trials could limit", err=True)
         elif part.program:
             rows = _run_program(item, part, scale, directory, again, title, device=device, quiet=quiet)
             if not quiet:
                 typer.echo(f"{directory}: {rows}")
         else:
-            scenario = scenario_at(item, part, scale)
+            scenario = scenario_at(item, part, scale, most=trials)
             progress = RunProgress(title, quiet=quiet, log=log_json)
             done = run_with_progress(
                 scenario, directory, again, progress, engine=chosen, device=device, memory=limit, workers=workers
@@ -204,10 +212,13 @@ def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path
     }
 
 
-def _given(out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None) -> list[str]:
+def _given(
+    out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None, trials: int | None
+) -> list[str]:
     """Return the options of a run that are not at their default, for the command that resumes it."""
     usual = {"--out": (str(out), str(OUT)), "--engine": (engine, "local"), "--device": (device, "cpu")}
     words = [word for option, (value, normal) in usual.items() if value != normal for word in (option, value)]
     words += [word for part in only for word in ("--only", part)]
     words += ["--workers", str(workers)] if workers else []
+    words += ["--trials", str(trials)] if trials else []
     return words + (["--memory", memory] if memory else [])
