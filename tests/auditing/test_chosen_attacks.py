@@ -34,7 +34,7 @@ INPUTS = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(1))
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attack of the suite end after an iteration."""
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "feature_inversion": 1, "ig": 1, "sme": 1})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 

@@ -11,6 +11,7 @@ from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    GIVEN,
     TEXT_REMEDIES,
     audit_client,
     audit_known,
@@ -20,6 +21,7 @@ from leakscope.auditing.result import (
     labels_words,
     not_shown_lines,
     not_tried_lines,
+    without_targets,
     worst_lines,
 )
 from leakscope.auditing.suite import INFORMED, TARGETS, is_informed
@@ -88,9 +90,10 @@ def _headline(audit: Audit) -> str:
     if audit.measures.asr is None or audit.grade is Grade.INCONCLUSIVE:
         return f"Grade: {audit.grade}. {_sentence(headline(audit))}"
     read = "" if audit.labels is None else f"; labels: {labels_words(audit.labels)}"
+    given = f" by an {GIVEN}; {without_targets(audit)}" if audit.needs_targets else ""
     return (
         f"Grade {audit.grade}: {audit.recovered} of {audit.measures.asr.n} private examples of {audit.name} were recovered "
-        f"from updates{read}"
+        f"from updates{given}{read}"
     )
 
 
