@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
-TEXT_REMEDIES = "under a remedy that the attacker knows, those that leave least first; what they cost was not measured"
+TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
 GIVEN = "attacker who is given the private targets (the labels or masks of the sample)"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
@@ -143,7 +143,7 @@ def audit_text(audit: Audit) -> str:
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if audit.text is not None:
-        lines += [f"  {line}" for line in (*audit.text.lines, *audit.text.shown_lines)]
+        lines += [f"  {line}" for line in (*audit.text.score_lines, *audit.text.update_lines, *audit.text.shown_lines)]
     if audit.proved:
         lines.append(
             f"  {audit.proved} examples are proved: each explains its part of the update to rounding, with its label"
