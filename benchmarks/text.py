@@ -165,16 +165,17 @@ def play(row: Row, number: int) -> tuple[tuple[float, ...], SpanReading, float]:
     closest = row.batch if row.steps > 1 else None
     reading = span_test(module, seen, shares, vocabulary=row.words, length=row.length, closest=closest)
     seconds = time.perf_counter() - began
-    return measure(row, x, seen, reading), reading, seconds
+    with torch.device("cpu"):
+        return measure(row, x, seen, reading), reading, seconds
 
 
 def print_row(name: str, first: int, batches: int) -> None:
     """Print the table's line of a row."""
     row = ROWS[name]
     scores, readings, times = zip(*(play(row, first + number) for number in range(batches)), strict=True)
-    exact, pairs, false, bag, null, proved, wrong = torch.tensor(scores, dtype=torch.float64).mT
+    exact, pairs, false, bag, null, proved, wrong = torch.tensor(scores, dtype=torch.float64, device="cpu").mT
     ranks = [reading.rank for reading in readings]
-    interval = estimate_mean(exact[:, None], torch.ones(batches, 1, dtype=torch.bool), within=(0.0, 1.0))
+    interval = estimate_mean(exact[:, None], torch.ones(batches, 1, dtype=torch.bool, device="cpu"), within=(0.0, 1.0))
     right = "" if bool(bag.isnan().any()) else f"{int(bag.sum())} of {batches}"
     print(
         f"| {name} | {batches} | {row.batch * row.length} | {min(ranks)}-{max(ranks)} | {readings[0].budget} | "

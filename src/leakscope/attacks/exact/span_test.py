@@ -153,11 +153,12 @@ def span_test(
     candidates = _candidates(network, span, vocabulary, length)
     if not candidates:
         return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes)
-    later = [_span(each, update, rounded, noise) for each in sources if each.mixes]
-    usable = [each for each in later if each.rank and each.room >= ROOM]
+    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources if each.mixes]
+    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
     if not usable:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    check = max(usable, key=lambda each: (each.source.causal, each.rank, each.room))
+    best, _ = max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]))
+    check = _span(best, update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
     sentences = grow(network, check, candidates, closest)
     proved: tuple[tuple[int, ...], ...] = ()
@@ -200,19 +201,29 @@ def _masked_reading(
     return SpanReading(end, sentences, candidates, *sizes, checked)
 
 
-def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
-    """Return the span of the inputs that a group of layers read."""
+def _rank(
+    source: SharedInput, update: Tree, rounded: Tree | None, noise: float
+) -> tuple[int, float, float, Tensor]:
+    """Return the rank of the inputs that a group of layers read, the floor, the distance of a true input, and the reduced rows."""
     rows = source.rows(update)
     number = len(rows)
     eps = torch.finfo(update[source.weights[0]].dtype).eps
     deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
-    rows = torch.linalg.qr(rows, mode="r").R
-    _, sizes, directions = torch.linalg.svd(rows)
+    if number > source.width:
+        rows = torch.linalg.qr(rows, mode="r").R
+    sizes = torch.linalg.svdvals(rows)
     added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
     rounding = float(sizes[0]) * max(eps, FLOOR)
     floor = max(SURE * rounding, added)
     rank = int((sizes > floor).sum())
     limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
+    return rank, floor, limit, rows
+
+
+def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
+    """Return the span of the inputs that a group of layers read."""
+    rank, floor, limit, rows = _rank(source, update, rounded, noise)
+    directions = torch.linalg.svd(rows).Vh
     return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
 
 
