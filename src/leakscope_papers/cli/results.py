@@ -76,6 +76,7 @@ def status(only: Only = None) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
+    from leakscope_papers.estimates import recorded_runs
     from leakscope_papers.items import choose_items
     from leakscope_papers.pages.standing import paper_line
     from leakscope_papers.scales import SCALES
@@ -96,6 +97,10 @@ def status(only: Only = None) -> None:
     papers = dict.fromkeys(item.name.partition("-")[0] for item in items)
     for paper in papers:
         console.print(paper_line(paper, total(item for item in items if item.name.startswith(f"{paper}-"))))
+        seconds = sum(run.seconds for run in recorded_runs() if run.on_gpu and run.item.startswith(f"{paper}-"))
+        console.print(
+            f"{paper}: {seconds / 3600:.2f} GPU hours recorded with its rows; older rows have none", style="dim"
+        )
 
 
 def render(
