@@ -11,6 +11,7 @@ from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    DISHONEST,
     TEXT_REMEDIES,
     audit_client,
     audit_known,
@@ -107,6 +108,8 @@ def _explanation(audit: Audit) -> str:
             f"The attack that did most: {audit.worst.name} ({100 * asr.value:.0f} %, 95 % interval "
             f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
         )
+    if audit.dishonest is not None:
+        parts.append(f"{_sentence(DISHONEST)[:-1]}: {audit.dishonest.headline}.")
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"
@@ -137,6 +140,11 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
     if audit.short:
         lines = tuple(f"{cut.name}: {cut.words}" for cut in audit.short)
         findings.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
+    if (server := audit.dishonest) is not None:
+        words = (
+            f"{_sentence(server.headline)} {in_letters({server.threat_model})} It had {server.public} public examples."
+        )
+        findings.append(Finding(title="A dishonest server", words=words, lines=server.lines))
     if audit.text is not None:
         findings.append(Finding(title="What the update says of the text", words="", lines=audit.text.lines))
     if remedies := tuple(remedy.words for remedy in audit.text_remedies):
