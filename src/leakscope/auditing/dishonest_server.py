@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.attacks.recipes import ig
 from leakscope.auditing.attack_runs import LEAST_PUBLIC, clients_batch, run_entries
 from leakscope.auditing.attempts import Attempt, CutShort
 from leakscope.auditing.limits import Budget, first_line
@@ -27,7 +26,7 @@ from leakscope.core.threat_models import ThreatModel, threat_model_of
 from leakscope.core.types import IMAGE_RANK
 from leakscope.play import AttackResult, Exposure, shared_weights
 from leakscope.play.dishonest import expose_manipulated
-from leakscope.servers.fishing import Fishing
+from leakscope.servers.catalogue import fishing
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
@@ -124,7 +123,7 @@ def play_dishonest(
             raise TypeError(f"{entry.name} is no manipulation")
         try:
             given = (manipulation, subject.model, exposure.client, honest, batch, public[0], seeds)
-            seen = replace(expose_manipulated(*given), informed=None)
+            seen = expose_manipulated(*given)
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(entry.name, first_line(error)))
             continue
@@ -164,9 +163,9 @@ def planned_manipulations(subject: Subject, public_labels: Tensor) -> tuple[list
         untested.append(Untested("fishing", ONE_EXAMPLE if behind == 1 else "it needs one class an example"))
         return entries, untested
     target = int(torch.bincount(public_labels).argmax())  # the commonest class of the public examples
-    tv = {} if len(subject.model.input_shape) >= IMAGE_RANK else {"tv": 0.0}
+    tv = 1e-4 if len(subject.model.input_shape) >= IMAGE_RANK else 0.0
 
-    def fishing(iterations: int) -> Fishing:
-        return Fishing(target=target, batch=behind, reader=ig(iterations=max(1, iterations), **tv))
+    def fish(iterations: int) -> Manipulation:
+        return fishing(target=target, batch=behind, iterations=max(1, iterations), tv=tv)
 
-    return [*entries, Entry("fishing", fishing, PUBLISHED["ig"])], untested
+    return [*entries, Entry("fishing", fish, PUBLISHED["ig"])], untested
