@@ -73,6 +73,7 @@ class Dishonest:
     short: tuple[CutShort, ...]
     public: int
     threat_model: ThreatModel
+    text: tuple[str, ...] = ()  # what came back of sentences, a line each manipulation
 
     __repr__ = short_repr
 
@@ -87,6 +88,7 @@ class Dishonest:
     def lines(self) -> tuple[str, ...]:
         """Return what each manipulation got, those cut short, and those that were not played with the reason."""
         return (
+            *self.text,
             *(
                 f"{run.name}: recovered {100 * run.summary.content.value:.0f} %, PSNR {run.summary.means['psnr'].value:.1f} dB"
                 for run in self.runs

@@ -145,7 +145,10 @@ def _audit_within(
         if holds_tokens(target):
             if attacks is not None:
                 raise InputError(NO_CHOICE)
-            return audit_tokens(target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies)
+            return audit_tokens(
+                target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies,
+                dishonest=server is Server.MALICIOUS,
+            )  # fmt: skip
         subject = make_subject(target)
         exposure, gradient = affordable_clients(subject, clients, seed, budget)
         check_finite(exposure)

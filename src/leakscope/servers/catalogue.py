@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from leakscope.attacks.recipes import ig
+from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Functional, Imprint, brightness, cosine_mode, random_direction
 from leakscope.servers.loki import Loki
@@ -44,4 +45,5 @@ MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
     "soliton_biases": SolitonBiases,
     "loki": Loki,
     "fishing": fishing,
+    "decepticons": Decepticons,
 }
