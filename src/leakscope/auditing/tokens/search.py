@@ -33,6 +33,7 @@ class Searched:
     lines: tuple[str, ...] = ()
     untested: tuple[Untested, ...] = ()
     unfinished: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
 def search_tokens(
@@ -53,7 +54,9 @@ def search_tokens(
                 iterations = int(made.iterations.min())
                 leak = score(name, made.inputs.long())
                 leaks.append(leak)
-                lines.append(f"{name}, {iterations} of {most} iterations: {leak.lines[0].partition(': ')[2]}")
+                lines.append(f"{name}, {iterations} of {most} iterations: {leak.score_lines[0].partition(': ')[2]}")
+        except KeyboardInterrupt:
+            return Searched(tuple(leaks), tuple(lines), tuple(untested), (*unfinished, f"{name} was interrupted"), interrupted=True)
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(name, first_line(error)))
             unfinished.append(f"{name} could not run")
