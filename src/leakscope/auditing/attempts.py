@@ -209,6 +209,7 @@ class Attempt(Generic[V]):
         diverged = ends.outcome == Outcome.DIVERGED
         idle = bool(((ends.outcome == Outcome.STALLED) | diverged).all())
         if not idle or int(ends.evaluations.max()) > 1:
+            self.broken = bool(diverged.all())  # what it did not recover says little
             return
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"
