@@ -81,6 +81,16 @@ def audited(
     )
 
 
+def test_an_update_without_anything_of_the_sentences_is_untested() -> None:
+    net = network()
+    for weight in net.parameters():
+        nn.init.zeros_(weight)
+    net.forward = lambda x: torch.zeros(len(x), 2) + sum(w.sum() for w in net.parameters()) * 0  # type: ignore[method-assign]
+    made = audited(net)
+    assert made.grade == "untested"
+    assert made.failures({"asr": 1.0}) != []
+
+
 def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
     made = audited(network())
     assert made.grade == "F"
