@@ -61,6 +61,7 @@ def audit(
     imports: Imports = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json in place of the text.")] = False,
 ) -> None:
     """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
     from leakscope.clients.aggregation import summed_clients
@@ -84,9 +85,9 @@ def audit(
         seed=request.seed if seed is None else seed,
     )
     result = run_audit(request, what, remedies=remedies, attacks=attack, quiet=quiet)
-    typer.echo(str(result))
+    typer.echo(audit_json(result) if as_json else str(result))
     if out is not None:
-        typer.echo(f"page: {write_audit(result, out)}")
+        typer.echo(f"page: {write_audit(result, out)}", err=as_json)
     failed = result.failures(limits)
     for line in failed:
         typer.echo(f"leakscope: gate failed: {line}", err=True)
@@ -211,17 +212,24 @@ def run_audit(
     )
 
 
+def audit_json(result: Audit) -> str:
+    """Return the record of an audit as JSON."""
+    from leakscope.auditing.audit_record import audit_record
+
+    return json.dumps(audit_record(result), indent=1)
+
+
 def write_audit(result: Audit, out: Path) -> Path:
     """Write the page, the JSON record and, without a truth, the reconstructions; return the path of the page."""
-    from leakscope.auditing.audit_record import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write
+    from leakscope.store.directory import AUDIT
     from leakscope.store.disk import replacing
 
     with writing(f"--out {out}"):
         out.mkdir(parents=True, exist_ok=True)
-        with replacing(out / "audit.json") as file:
-            file.write(f"{json.dumps(audit_record(result), indent=1)}\n".encode())
+        with replacing(out / AUDIT) as file:
+            file.write(f"{audit_json(result)}\n".encode())
         if result.unscored:
             from safetensors.torch import save
 
