@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, Imports, choose_device, import_pieces, this_command, writing
+from leakscope.cli.options import (
+    AsJson,
+    Classes,
+    Device,
+    Imports,
+    InputShape,
+    ModelName,
+    choose_device,
+    import_components,
+    this_command,
+    writing,
+)
 from leakscope.core.errors import InputError
 from leakscope.core.progress import status_line
 
@@ -67,7 +78,7 @@ def audit(
     from leakscope.clients.aggregation import summed_clients
 
     limits = read_gate(fail_above)
-    import_pieces(imports, captures=Path(what) if Path(what).is_dir() else None)
+    import_components(imports, captures=Path(what) if Path(what).is_dir() else None)
     request = find_request(what, model)
     if not limits:
         limits = request.limits
@@ -97,29 +108,22 @@ def audit(
 
 @app.command()
 def inspect(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="A model by name, package.module:build, or an audit's YAML file.", metavar="MODEL", show_default=False
-        ),
-    ],
+    what: ModelName,
     batch: Annotated[
         int | None, typer.Option(help="Examples behind an update; as the file says, else 1.", show_default=False)
     ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option(help="Shape of one input, such as 3x32x32.", show_default=False)
-    ] = None,
-    classes: Annotated[int, typer.Option(help="Classes of a model by name.", min=1)] = 10,
+    input_shape: InputShape = None,
+    classes: Classes = 10,
     imports: Imports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
     from leakscope.auditing.inspection import inspect_target
 
-    import_pieces(imports)
+    import_components(imports)
     target = find_target(what, input_shape, classes, "inspect")
-    found = inspect_target(target, batch)
-    typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+    inspection = inspect_target(target, batch)
+    typer.echo(json.dumps(inspection.to_dict(), indent=1) if as_json else str(inspection))
 
 
 def find_target(what: str, input_shape: str | None, classes: int, command: str) -> Target:

@@ -115,10 +115,10 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
 def _threat_model(cell: Cell) -> ThreatModel:
     """Return the threat model of the SoK that covers a cell's attacker."""
     knowledge = cell.settings.get(KNOWLEDGE)
-    told = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
+    local = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
     client = cell.settings.get("client")
     statistics = isinstance(client, Mapping) and bool(client.get("sends_buffers"))
-    return threat_model_of(local=told and _trains(cell) is True, public=_begins_inside(cell), statistics=statistics)
+    return threat_model_of(local=local and _trains(cell) is True, public=_begins_inside(cell), statistics=statistics)
 
 
 def _begins_inside(cell: Cell) -> bool:
