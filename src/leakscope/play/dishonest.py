@@ -76,13 +76,19 @@ def expose_manipulated(
     batch: Batch,
     public: Tensor,
     seeds: Sequence[int],
+    *,
+    labels: bool = False,  # whether the server knows the labels
+    local: bool = True,  # whether it knows the local training
 ) -> Exposure:
     """Return what T clients expose that got manipulated weights; under a sum each client may get weights of its own."""
     public = client.scaling.scale(public, len(model.input_shape))
     if client.aggregation.clients > 1 and isinstance(manipulation, PerClient):
-        return _expose_sum(manipulation, model, client, weights, batch, public, seeds)
-    network, sent = dishonest_weights(manipulation, model, weights, public, seeds)
-    return expose(network, client, sent, batch, seeds)
+        exposure = _expose_sum(manipulation, model, client, weights, batch, public, seeds)
+    else:
+        network, sent = dishonest_weights(manipulation, model, weights, public, seeds)
+        exposure = expose(network, client, sent, batch, seeds, informed=False)
+    known = attacker_knowledge(exposure.model, client, exposure.batch, labels=labels, local=local)
+    return replace(exposure, knowledge=known)
 
 
 def _expose_sum(
@@ -114,5 +120,4 @@ def _expose_sum(
     first = exposures[0].observation
     change = total if first.shares is Shares.GRADIENT else subtract(first.rounds[0].before, total)
     seen_sum = Observation((replace(first.rounds[0], sent=change),), first.shares, answered.mask.sum(1))
-    knowledge = attacker_knowledge(exposures[0].model, client, answered)
-    return Exposure(exposures[0].model, client, answered, tuple(seeds), seen_sum, knowledge)
+    return Exposure(exposures[0].model, client, answered, tuple(seeds), seen_sum, exposures[0].knowledge)
