@@ -31,6 +31,7 @@ from leakscope.models import TextTransformer, adapt, gpt
 from leakscope.play.text_leak import Mark
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
+from leakscope.report.text_tables import audit_table
 
 torch.set_num_threads(1)
 WORDS, LENGTH = 80, 5
@@ -107,6 +108,19 @@ def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
     assert record["ends"] == ["sentences"] * 4
     assert [null["name"] for null in record["nulls"]] == ["frequent_tokens", "unigram", "bigram", "nearest_public"]
     assert "shown" not in record
+
+
+def test_the_table_of_a_text_audit_holds_its_scores_and_null_baselines() -> None:
+    made = audited(network())
+    assert made.text is not None
+    table = audit_table(json.loads(json.dumps(audit_record(made))))
+    columns = {column.head: column.values for column in table.columns}
+    assert columns["whole sentences"][0] == made.text.sentences
+    assert columns["set of tokens"][0] == made.text.bag
+    assert table.baselines == len(made.text.nulls) == len(columns["attack"]) - 1
+    assert [getattr(value, "value", None) for value in columns["ROUGE-L"][1:]] == [
+        each.rouge_l for each in made.text.nulls
+    ]
 
 
 def test_labels_of_a_classifier_stand_in_the_headline() -> None:
