@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from leakscope.attacks.exact.layer_probe import probe_network
 from leakscope.attacks.exact.peel_attack import Peeling
-from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Update, distinct_rows, errors_of, peel
+from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Probe, Update, distinct_rows, errors_of, peel
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -122,8 +122,26 @@ def test_a_sample_that_the_units_hardly_determine_is_not_certified() -> None:
     assert bool((errors_of(pulls.mT, ROUNDING[torch.float32]) > NEAR).all())
     assert bool((errors_of(pulls.mT, ROUNDING[torch.float64]) < NEAR).all())
     assert bool((errors_of(pulls[[0, 0]].mT, ROUNDING[torch.float64]) > NEAR).all())
+    other = torch.cat([pulls[[0, 0]], torch.tensor([[0.2, -1.0, 0.3, 0.0]], dtype=torch.float64)])
+    assert (errors_of(other.mT, ROUNDING[torch.float64]) > NEAR).tolist() == [True, True, False]
     exact = torch.linalg.pinv(pulls.mT).norm(dim=1)
     assert_close(errors_of(pulls.mT, 1.0), exact, rtol=1e-4, atol=0.0)
+
+
+def test_a_unit_in_which_opposite_samples_cancel_moves_no_other_sample() -> None:
+    """The bias gradient of unit 2 is that of sample 0 alone; its weights hold samples 2 and 3, of opposite gradients, too."""
+    samples = torch.rand(4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pulls = torch.tensor(
+        [[1.0, 0.5, 0.7, 0, 0], [0, 0, 0, 1.0, 0.3], [0, 0, 0.9, 0, 0], [0, 0, -0.9, 0, 0]], dtype=torch.float64
+    )
+
+    def slopes(rows: Tensor) -> Tensor:
+        distance, nearest = torch.cdist(rows, samples).min(1)
+        return (pulls[nearest] + (distance > 1e-6)[:, None].double())[:, None]
+
+    update = Update(pulls.mT @ samples, pulls.sum(0), None, torch.float64)
+    peeled = peel(update, Probe(slopes, None, lambda rows: torch.zeros(len(rows))), factor=1.0, most=4)
+    assert_close(peeled.inputs[peeled.inputs[:, 0].argsort()], samples[:2][samples[:2, 0].argsort()])
 
 
 def test_no_sample_is_certified_twice() -> None:
