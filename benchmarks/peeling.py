@@ -5,7 +5,7 @@
 Every row is a data set, a network and a batch size; each batch has weights and test samples of its own. Recall is the share of samples
 that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of certified ones with the right
 label, the next column the number of certified samples that are farther from any. Seconds are of one batch on one thread, the gradient
-given. Intervals: Student's t over batches.
+given. Rows named `epochs` are weights after local epochs: nothing is certified there, `division` stays. Intervals: Student's t over batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.pairing import squared_distances
 from leakscope.core.tree import Tree, to
-from leakscope.core.types import Batch, Observation, make_batch
+from leakscope.core.types import Batch, LocalTraining, Observation, make_batch
 from leakscope.data import load
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
@@ -42,6 +42,7 @@ class Row:
     hidden: tuple[int, ...]
     batch: int
     weights: str = "torch"  # or normal: N(0, 0.5^2), or trained: three epochs of Adam from torch's
+    epochs: int = 0  # local epochs in batches of 8 at rate 0.01 that end in weights; 0: one gradient
 
 
 ROWS = {
@@ -52,6 +53,7 @@ ROWS = {
     "adult-16": Row("adult", (100, 100), 16),
     "adult-32": Row("adult", (100, 100), 32),
 }
+ROWS |= {f"fashion_mnist-epochs-{n}": Row("fashion_mnist", (1000,), 16, epochs=n) for n in (1, 2, 5)}
 ROWS |= {name: Row(name.split("-")[0], (1000,), int(name.split("-")[2]), "normal") for name in PAPER}
 
 
@@ -106,14 +108,15 @@ def main() -> None:
         row, made = ROWS[name], []
         data = load(row.data)
         model = build("mlp", data.input_shape, data.classes, {"hidden": row.hidden})
-        for number in range(asked.batches):
+        client = Client(local=LocalTraining(epochs=row.epochs, batch_size=8, rate=0.01)) if row.epochs else Client()
+        for number in range(min(asked.batches, data.size("test") // row.batch)):
             index = range(number * row.batch, (number + 1) * row.batch)
             labels = data.labels("test", index)[None]
             batch = make_batch(data.pictures("test", index)[None], labels, classes=data.classes)
             given = (model, weights_of(row, model, number), batch)
             used, weights, sample = to(given, dtype=torch.float64) if asked.float64 else given
-            seen: Observation = Client().observe(used, weights, sample, [number])
-            knowledge = attacker_knowledge(used, Client(), sample)
+            seen: Observation = client.observe(used, weights, sample, [number])
+            knowledge = attacker_knowledge(used, client, sample)
             began = time.perf_counter()
             found = peeling().run(used, seen, knowledge, [number])
             took = time.perf_counter() - began

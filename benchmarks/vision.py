@@ -31,11 +31,14 @@ from leakscope.attacks.vision import gradinversion, modern
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.model import Mode
+from leakscope.core.pairing import pair, squared_distances
 from leakscope.core.tree import to
 from leakscope.core.types import Batch, make_batch
 from leakscope.data import Dataset, load
+from leakscope.metrics.context import Context
+from leakscope.metrics.identification import iip_pixels
 from leakscope.models import Torch, build, draw_parameters
-from leakscope.play import Exposure, attack, expose, judge
+from leakscope.play import AttackResult, Exposure, attack, expose, judge
 from leakscope.play.baselines import baselines, public_part
 
 CLIENTS: tuple[tuple[Mode, bool], ...] = (("train", False), ("train", True), ("eval", False))
@@ -55,7 +58,7 @@ class Setting:
 
 def settings_of(args: argparse.Namespace) -> Iterator[Setting]:
     """Yield every setting asked for, baselines first."""
-    for data, batch in itertools.product(args.data, args.batches):
+    for batch, data in itertools.product(args.batches, args.data):
         yield Setting(data, batch, "", False, "baselines")
         for (norm, buffers), name in itertools.product(CLIENTS, args.attacks):
             if norm in args.norms:
@@ -94,14 +97,15 @@ def method_of(setting: Setting, args: argparse.Namespace) -> Matching:
 def rows_of(setting: Setting, args: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield the results of a setting: one of an attack, three of the baselines."""
     data = load(setting.data)
+    truth = private_batch(data, setting.batch, args.trials)
+    public, labels = public_part(data, "test")
+    context = Context(truth.labels, public, labels)
     if setting.attack == "baselines":
-        truth = private_batch(data, setting.batch, args.trials)
-        public, labels = public_part(data, "test")
         seeds = list(range(args.trials))
         null = baselines(truth, public, labels, classes=data.classes, seeds=seeds, scaling=data.statistics)
         for name, reconstruction in null.items():
             result = judge(truth, reconstruction)
-            yield {"result": name, "psnr": means(result.scores.psnr), "ssim": means(result.scores.ssim)}
+            yield {"result": name, **scores_of(result, truth, context)}
         return
     name = "-".join(str(value) for value in asdict(setting).values())
     work = Path(args.out) / f"{name}-{args.steps}"
@@ -109,11 +113,19 @@ def rows_of(setting: Setting, args: argparse.Namespace) -> Iterator[dict[str, ob
     result = attack(exposed(setting, args, data), method_of(setting, args), execution=execution)
     yield {
         "result": setting.attack,
-        "psnr": means(result.scores.psnr),
-        "ssim": means(result.scores.ssim),
+        **scores_of(result, truth, context),
         "mismatch": [round(value, 6) for value in result.reconstruction.mismatch.tolist()],
         "seconds": round(result.seconds, 1),
     }
+
+
+def scores_of(result: AttackResult, truth: Batch, context: Context) -> dict[str, object]:
+    """Return PSNR, SSIM and the share of images that are nearer to their guess than 99 public images of their class (chance 0.01)."""
+    guesses = result.reconstruction.inputs.cpu()
+    places = [pair(squared_distances(*both)) for both in zip(truth.inputs, guesses, strict=True)]
+    paired = torch.stack([each[place] for each, place in zip(guesses, places, strict=True)])
+    identified = means(iip_pixels(truth.inputs, paired, context))
+    return {"psnr": means(result.scores.psnr), "ssim": means(result.scores.ssim), "iip": identified}
 
 
 def means(scores: Tensor | None) -> list[float]:
@@ -142,14 +154,16 @@ def spread(values: object) -> str:
 
 def show(rows: list[dict[str, object]]) -> None:
     """Print the rows as a table."""
-    print(f"{'data':10} {'batch':>5} {'client':6} {'buffers':8} {'attack':15} {'steps':>6} {'n':>3}  {'PSNR':16} SSIM")
+    print(
+        f"{'data':10} {'batch':>5} {'client':6} {'buffers':8} {'attack':15} {'steps':>6} {'n':>3}  {'PSNR':16} {'SSIM':16} IIP"
+    )
     for row in rows:
         n = len(row["psnr"]) if isinstance(row["psnr"], list) else 0
         sent = {True: "sent", False: "not sent"}[bool(row["buffers"])] if row["norm"] else ""
         text = (
             f"{row['data']:10} {row['batch']:>5} {row['norm']:6} {sent:8} {row['result']:15} {row['steps']:>6} {n:>3}"
         )
-        print(f"{text}  {spread(row['psnr']):16} {spread(row['ssim'])}")
+        print(f"{text}  {spread(row['psnr']):16} {spread(row['ssim']):16} {spread(row['iip'])}")
 
 
 def options() -> argparse.ArgumentParser:

@@ -55,7 +55,7 @@ ROOMS = {
     "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding", "scanning"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
-        *("models", "scanning", "studies", "report", "integrations"),
+        *("clients", "models", "scanning", "studies", "report", "integrations"),
     },
 }
 LINES = 6000  # a room with more is two rooms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import pytest
@@ -20,6 +20,7 @@ from leakscope.auditing.target import Target
 from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.core.errors import InputError
+from leakscope.core.progress import SILENT, ProgressEvent
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence, GaussianNoise
 from leakscope.models import TextTransformer, adapt, gpt
@@ -192,7 +193,7 @@ def test_a_remedy_without_time_is_not_shown_as_tried() -> None:
     exposure = audited(network()).exposure
     assert exposure is not None
     table = TokenTable("embedding.weight", WORDS, tied=False)
-    (first, *_) = try_remedies(target, table, exposure, Budget(0.0, 0.0), lambda _: pytest.fail("was played"))
+    (first, *_) = try_remedies(target, table, exposure, Budget(0.0, 0.0), SILENT, lambda _: pytest.fail("was played"))
     assert (first.leak, first.grade) == (None, None)
 
 
@@ -248,3 +249,36 @@ def test_a_recurrent_classifier_gives_its_bag_of_words_and_its_order_is_untested
     assert made.text.bag.value == 1
     assert set(made.text.ends) == {SpanEnd.NO_LAYER}
     assert "order of the tokens" in {each.what for each in made.untested}
+
+
+def stop_at(message: str) -> Callable[[ProgressEvent], None]:
+    """Return a listener that interrupts when a message with this text is reported."""
+
+    def listen(event: ProgressEvent) -> None:
+        if event.message is not None and message in event.message:
+            raise KeyboardInterrupt
+
+    return listen
+
+
+@pytest.mark.parametrize(
+    ("message", "grade", "read", "tried"),
+    [
+        ("client 1 of 4", "inconclusive", 0, 0),
+        ("client 3 of 4", "F", 2, 0),
+        ("freeze the embedding, dropout", "F", 4, 1),
+    ],
+)
+def test_an_interrupted_audit_keeps_what_was_read_and_passes_no_gate(
+    message: str, grade: str, read: int, tried: int
+) -> None:
+    made = leakscope.audit(
+        network(), "cross_entropy", sample(), torch.arange(24) % 2, clients=4, progress=stop_at(message)
+    )
+    assert made.interrupted
+    assert made.grade == grade
+    assert (0 if made.text is None else made.text.sentences.n) == read
+    assert len(made.text_remedies) == tried
+    assert made.failures({"asr": 1.0})
+    assert "interrupted" in str(made)
+    assert render(page_of_audit(made, command="x"))

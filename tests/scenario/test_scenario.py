@@ -480,7 +480,7 @@ def broken(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=broken())
 def test_any_scenario_gives_a_plan_or_a_clear_error(data: dict[str, Any]) -> None:
     try:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from leakscope.attacks.feature_inversion import FeatureInversion
 from leakscope.auditing.attack_runs import plan_exposure
 from leakscope.auditing.attempts import iterations_within
 from leakscope.auditing.changes import Change
@@ -127,7 +128,8 @@ def advise(
     """Return how much still leaks under each remedy and what accuracy it costs, within the budget."""
     trial, options = Trial(subject, clients, seed), remedies_for(exposure)
     entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
-    able = [entry.name for entry in entries if entry.most is not None]
+    reads = FeatureInversion  # it has no variant that knows a defence
+    able = [entry.name for entry in entries if entry.most is not None and not isinstance(entry.make(1), reads)]
     judge = _judge(runs, able)
     if judge is None:
         reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")

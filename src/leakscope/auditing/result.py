@@ -13,7 +13,18 @@ from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.inspection import Inspection
 from leakscope.auditing.suite import TARGETS, Untested, is_informed
-from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.auditing.verdict import (
+    LEAKING,
+    RULES,
+    AsSeen,
+    Grade,
+    Measures,
+    excess,
+    failures,
+    grade,
+    most_as_seen,
+    worst_run,
+)
 from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.plugins import registered
 
@@ -29,8 +40,13 @@ if TYPE_CHECKING:
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
+<<<<<<< HEAD
 TEXT_REMEDIES = "under a remedy that the attacker knows, those that leave least first; what they cost was not measured"
 DISHONEST = "if the server is dishonest and chooses the weights that clients get"
+=======
+TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
+GIVEN = "attacker who is given the private targets (the labels or masks of the sample)"
+>>>>>>> main
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
@@ -79,9 +95,16 @@ class Audit:
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
 
     @property
-    def recovered_untold(self) -> int:
-        """Return how many examples the worst attack recovered that did not know the targets of a caller's own loss."""
+    def recovered_without_targets(self) -> int:
+        """Return how many examples the worst of the attacks recovered that are not given the targets of a caller's own loss."""
         return max((int(excess(run, self.nulls).sum()) for run in self.runs if TARGETS not in run.name), default=0)
+
+    @property
+    def needs_targets(self) -> bool:
+        """Return whether the grade counts attackers who are given the private targets: others alone would not have it."""
+        others = [run for run in self.runs if TARGETS not in run.name]
+        without = grade(others, self.nulls, self.labels, self.target_error, unfinished=self.unfinished)
+        return self.grade in LEAKING and without != self.grade and len(others) < len(self.runs)
 
     def failures(self, limits: Mapping[str, float]) -> list[str]:
         """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed."""
@@ -129,7 +152,7 @@ def audit_text(audit: Audit) -> str:
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if audit.text is not None:
-        lines += [f"  {line}" for line in (*audit.text.lines, *audit.text.shown_lines)]
+        lines += [f"  {line}" for line in (*audit.text.score_lines, *audit.text.update_lines, *audit.text.shown_lines)]
     if audit.proved:
         lines.append(
             f"  {audit.proved} examples are proved: each explains its part of the update to rounding, with its label"
@@ -164,6 +187,8 @@ def audit_text(audit: Audit) -> str:
 def headline(audit: Audit) -> str:
     """Return the rule of the grade, what ran how far if that decided it, and the labels that were read."""
     words = [RULES[audit.grade]]
+    if audit.needs_targets:
+        words = [f"{RULES[audit.grade].replace('the worst attack', f'an {GIVEN}')}; {without_targets(audit)}"]
     if audit.grade is Grade.INCONCLUSIVE:
         words.append(unfinished_words(audit))
     if audit.labels is not None:
@@ -174,6 +199,12 @@ def headline(audit: Audit) -> str:
             f"{values.guessing:.3g})"
         )
     return "; ".join(words)
+
+
+def without_targets(audit: Audit) -> str:
+    """Return what attackers recovered who are not given the private targets."""
+    total = 0 if audit.worst is None else audit.worst.summary.samples
+    return f"without them {audit.recovered_without_targets} of {total} were recovered"
 
 
 def unfinished_words(audit: Audit) -> str:
@@ -190,13 +221,8 @@ def unfinished_words(audit: Audit) -> str:
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too bad (the worst attack knew the targets) or too good (interrupted, cut short, transformed)."""
+    """Return why the grade may be too good: the audit was interrupted, attacks were cut short or left out, images are transformed."""
     lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
-    if audit.worst is not None and TARGETS in audit.worst.name:
-        lines.append(
-            f"upper bound: {audit.worst.name}; attackers who did not know the targets recovered {audit.recovered_untold} of "
-            f"{audit.worst.summary.samples}"
-        )
     if audit.grade not in MAY_FALL:
         return lines
     if left_out := [item.what for item in audit.untested if item.left_out]:

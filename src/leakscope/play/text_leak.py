@@ -88,17 +88,27 @@ class TextLeak:
         return plain | {"ends": [end.name.lower() for end in self.ends]}
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """Return the findings, a line each."""
-        ends = ", ".join(f"{number} x {end.value}" for end, number in Counter(self.ends).items())
+    def score_lines(self) -> tuple[str, ...]:
+        """Return the scores of the span test, the null baselines and the bag of words, a line each."""
         bag = "the embedding is not sent" if self.bag is None else f"{_share(self.bag)} (frequent: {self.null_bag:.2f})"
         rouge = (self.rouge1.value, self.rouge2.value, self.rouge_l.value)
         return (
-            f"span test: {_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}; {ends}",
-            *(f"without the update, {null.name}: {_numbers((null.rouge1, null.rouge2, null.rouge_l))}" for null in self.nulls),
-            f"tokens: {self.tokens} in an update, which spans {self.rank} of {self.width} dimensions; what is sent can span {self.budget}",
+            f"span test: {_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}",
+            *(
+                f"without the update, {null.name}: ROUGE-1, -2, -L {_numbers((null.rouge1, null.rouge2, null.rouge_l))}"
+                for null in self.nulls
+            ),
             f"bag of words: share of the client's tokens among the rows that moved: {bag}",
-        )  # fmt: skip
+        )
+
+    @property
+    def update_lines(self) -> tuple[str, ...]:
+        """Return how far the span test came on how many clients, and the tokens of an update against its dimensions."""
+        ends = Counter(self.ends).items()
+        return (
+            *(f"span test, {number} of {len(self.ends)} clients: {end.value}" for end, number in ends),
+            f"tokens: {self.tokens} in an update, which spans {self.rank} of {self.width} dimensions; what is sent can span {self.budget}",
+        )
 
     @property
     def shown_lines(self) -> tuple[str, ...]:

@@ -40,6 +40,11 @@ TOO_MANY = 2  # times the samples of the threat model, whose number may be wrong
 ROWS = 1024  # strongest units on which directions are searched
 STARTS = 128  # descents at a time
 STEPS, SHRINK = 60, 0.7  # of a descent, and of its smoothing in each
+POWERS = (
+    1.0,
+    0.5,
+    0.3,
+)  # of |U q| in the descents of a group: directions with few zeros are minima of small powers only
 SILENT = {
     torch.float64: 1e-8,
     torch.float32: 1e-3,
@@ -48,8 +53,7 @@ SPARSE = 0.1  # share of zeros of a direction
 APART = 0.05  # length of a direction outside the span of those chosen
 TRIES = 4  # groups of starts after which a layer without any sparse direction is given up, such as one of tanh
 POLISH = 4
-FAILURES = 8  # complete sets of directions that are tried
-POOL = 4  # directions that are kept, in units of the samples
+POOL = 16  # directions that are kept, in units of the samples
 AGREES = 1e-3  # misfit of a sample with its label
 WRONG, SWAPS = 4, 32  # most samples without a label that are mended by swaps, and swaps that are tried for it
 
@@ -81,7 +85,7 @@ def unmix(
     complete = (
         pair for pair in _directions(L, SILENT[update.dtype], draws, seed, out_of_time) if pair[0].shape[1] == rank
     )
-    for Q, others in itertools.islice(complete, FAILURES):
+    for Q, others in complete:
         unmixed = _swapped(Q, others, partial(_fit, L=L, R=R, h=h, probe=probe))
         if unmixed.right < rank:
             continue
@@ -166,7 +170,8 @@ def _directions(
         starts = _null_vectors(U, generator) if number % 2 else U[chosen]
         outside = torch.rand(STARTS, 1, generator=generator, dtype=U.dtype).to(U)
         starts = starts - outside * (starts @ _projector(basis))
-        pool, places = _sparsest(torch.cat([pool, _descend(U, starts)]), U, zero)
+        descended = _descend(U, starts, POWERS[number // 2 % len(POWERS)])
+        pool, places = _sparsest(torch.cat([pool, descended]), U, zero)
         pool[places] = basis = _sharpened(pool[places], U, zero)
         rest = torch.ones(len(pool), dtype=torch.bool, device=U.device)
         rest[places] = False
@@ -191,14 +196,14 @@ def _projector(rows: Tensor) -> Tensor:
     return projector
 
 
-def _descend(U: Tensor, starts: Tensor) -> Tensor:
-    """Return local minima of `|U q|_1` on the unit sphere: `q <- A^-1 q` with `A = U^T diag(1 / |U q|) U`, smoothed less and less."""
+def _descend(U: Tensor, starts: Tensor, power: float = 1.0) -> Tensor:
+    """Return local minima of `sum |U q|^p` on the unit sphere: `q <- A^-1 q`, `A = U^T diag(|U q|^(p - 2)) U`, smoothed less and less."""
     b = U.shape[1]
     squares = (U[:, :, None] * U[:, None]).flatten(1)
     q: Tensor = starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)
     for step in range(STEPS):
         smooth = max(0.1 * SHRINK**step, 1e-9)
-        weights = ((q @ U.mT).square() + smooth**2).rsqrt()
+        weights = ((q @ U.mT).square() + smooth**2).pow(power / 2 - 1)
         q = torch.linalg.solve_ex((weights @ squares).unflatten(1, (b, b)), q)[0]
         q = q / q.norm(dim=1, keepdim=True)
     return q

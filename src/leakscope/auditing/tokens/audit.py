@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.span_test import SpanEnd
-from leakscope.auditing.attack_runs import LabelReading, read_labels
+from leakscope.auditing.attack_runs import INTERRUPTED, LabelReading, read_labels
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
 from leakscope.auditing.result import Audit
@@ -17,8 +17,8 @@ from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
 from leakscope.auditing.tokens.dishonest import play_on_tokens
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
-from leakscope.auditing.tokens.remedies import try_remedies
-from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH, grade_text
+from leakscope.auditing.tokens.remedies import TextRemedy, left_to_read, try_remedies
+from leakscope.auditing.tokens.verdict import NOT_RUN, SEARCH, grade_text
 from leakscope.auditing.verdict import LEAKING, Grade, Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -41,6 +41,13 @@ NO_PUBLIC = Untested(
 )
 
 
+class ClientReadings(NamedTuple):
+    """What was read off each client's update, of as many clients as there was time for; Ctrl-C keeps those that were read."""
+
+    readings: list[Reading]
+    interrupted: bool
+
+
 def audit_tokens(
     target: Target, budget: Budget, report: Reporter, *, minutes: float, clients: int, seed: int, remedies: bool,
     dishonest: bool = False,
@@ -58,16 +65,21 @@ def audit_tokens(
 
     def read(changed: Target) -> tuple[TextLeak, Grade]:
         audit, _ = played(changed)
-        if audit.text is None:
-            raise TypeError("an audit of sentences has no scores of them")
+        if audit.text is None or audit.interrupted:
+            raise KeyboardInterrupt
         return audit.text, audit.grade
 
     asked = target
     audit, table = played(target)
-    if not remedies or audit.grade not in LEAKING or audit.exposure is None:
+    if not remedies or audit.interrupted or audit.grade not in LEAKING or audit.exposure is None:
         return audit
-    tried = try_remedies(target, table, audit.exposure, budget, read)
-    return replace(audit, text_remedies=tried, seconds=budget.used)
+    tried = list[TextRemedy]()
+    try:
+        for remedy in try_remedies(target, table, audit.exposure, budget, report, read):
+            tried.append(remedy)
+    except KeyboardInterrupt:  # remedies that were tried are kept
+        audit = replace(audit, interrupted=True, unfinished=(*audit.unfinished, INTERRUPTED))
+    return replace(audit, text_remedies=tuple(sorted(tried, key=left_to_read)), seconds=budget.used)
 
 
 def token_module(target: Target, notes: list[str]) -> tuple[nn.Module, TokenTable, Tensor]:
@@ -118,55 +130,72 @@ def score_clients(
     target: Target,
     table: TokenTable,
     exposure: Exposure,
-    readings: Sequence[Reading],
+    done: ClientReadings,
     public: Tensor,
     budget: Budget,
 ) -> Audit:
     """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
+    readings, interrupted = done
+    unread = f"{len(readings)} of {exposure.trials} clients were read"
+    unfinished = (
+        SEARCH,
+        *([unread] if len(readings) < exposure.trials else []),
+        *([INTERRUPTED] if interrupted else []),
+    )
+    audit = Audit(
+        name=type(target.model).__name__,
+        grade=Grade.INCONCLUSIVE,
+        minutes=0.0,
+        seconds=budget.used,
+        seed=0,
+        untested=(NOT_RUN,),
+        unfinished=unfinished,
+        interrupted=interrupted,
+        exposure=exposure,
+    )
+    if not readings:
+        return audit
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
     seen, seed = truth[: len(readings)], exposure.seeds[0]
     leak = score_readings(seen, readings, sample, public, words=target.words, seed=seed, padding=table.padding)
-    labels = _labels(exposure, budget)
+    labels = Untested("label recovery", INTERRUPTED) if interrupted else _labels(exposure, budget)
     read = labels if isinstance(labels, LabelReading) else None
-    unread = f"{len(readings)} of {exposure.trials} clients were read"
-    unfinished = (SEARCH, *([unread] if len(readings) < exposure.trials else []))
     untested = (
-        NOT_BUILT,
+        NOT_RUN,
         *([NO_ORDER] if SpanEnd.NO_LAYER in leak.ends else []),
         *([] if isinstance(labels, LabelReading) else [labels]),
         *([NO_PUBLIC] if len(public) < LEAST_PUBLIC else []),
     )
-    return Audit(
-        name=type(target.model).__name__,
+    return replace(
+        audit,
         grade=grade_text(leak, read, unfinished=unfinished),
         measures=Measures(asr=leak.sentences, labels=None if read is None else read.share),
         labels=read,
-        minutes=0.0,
         seconds=budget.used,
-        seed=0,
         untested=untested,
-        unfinished=unfinished,
         text=leak,
-        exposure=exposure,
     )
 
 
 def read_clients(
     exposure: Exposure, module: nn.Module, table: TokenTable, budget: Budget, report: Reporter
-) -> list[Reading]:
+) -> ClientReadings:
     """Return what was read off each client's update, of as many as the time allows; the attacker knows the defences."""
     samples, local = exposure.batch.samples, exposure.client.local
     several = local is not None and local.steps(samples // exposure.client.aggregation.clients) > 1
     known = exposure.known(informed=True)
     readings: list[Reading] = []
-    while len(readings) < exposure.trials and (not readings or budget.left > 0):
-        client = len(readings)
-        report("tokens", f"span test and bag of words, client {client + 1} of {exposure.trials}")
-        seen, facts = take((exposure.observation, known), client)
-        length = exposure.batch.inputs.shape[2]
-        readings.append(read_update(module, table, seen, facts, length, samples if several else None))
-    return readings
+    try:
+        while len(readings) < exposure.trials and (not readings or budget.left > 0):
+            client = len(readings)
+            report("tokens", f"span test and bag of words, client {client + 1} of {exposure.trials}")
+            seen, facts = take((exposure.observation, known), client)
+            length = exposure.batch.inputs.shape[2]
+            readings.append(read_update(module, table, seen, facts, length, samples if several else None))
+    except KeyboardInterrupt:
+        return ClientReadings(readings, interrupted=True)
+    return ClientReadings(readings, interrupted=False)
 
 
 def _labels(exposure: Exposure, budget: Budget) -> LabelReading | Untested:
