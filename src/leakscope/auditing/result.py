@@ -40,13 +40,9 @@ if TYPE_CHECKING:
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
-<<<<<<< HEAD
-TEXT_REMEDIES = "under a remedy that the attacker knows, those that leave least first; what they cost was not measured"
-DISHONEST = "if the server is dishonest and chooses the weights that clients get"
-=======
 TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
 GIVEN = "attacker who is given the private targets (the labels or masks of the sample)"
->>>>>>> main
+DISHONEST = "if the server is dishonest and chooses the weights that clients get"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
