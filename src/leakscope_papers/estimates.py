@@ -11,16 +11,17 @@ from leakscope_papers.planned import trials_of
 from leakscope_papers.records import read_recorded, recorded_file
 from leakscope_papers.scales import rows_at, scale_of, scenario_at
 
-GROWTH = 1.0  # seconds grow as trials ** GROWTH
+LANES = 256  # trials of a cell that a GPU attacks in the time of one: its steps are bound by latency below
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run of a part took: trials (or rows of a program), seconds, device."""
+    """What a run of a part took: its trials and those of its largest cell (of a program: rows, 1), seconds, device."""
 
     item: str
     part: str
     trials: int
+    of_cell: int
     seconds: float
     device: str
     of_program: bool
@@ -43,9 +44,10 @@ def recorded_runs() -> tuple[Spent, ...]:
                 continue
             for row in read_recorded(path, item.name, scale).rows:
                 if row.part in owned and "seconds" in row.source:
+                    key = (item.name, row.part, f"{row.source.get('date')} {row.source.get('command')}")
+                    of_cell = 1 if owned[row.part] else max(row.trials, runs[key].of_cell if key in runs else 0)
                     seconds, trials, device = (row.source[name] for name in ("seconds", "trials", "device"))
-                    spent = Spent(item.name, row.part, int(trials), float(seconds), device, owned[row.part])
-                    runs[item.name, row.part, f"{row.source.get('date')} {row.source.get('command')}"] = spent
+                    runs[key] = Spent(*key[:2], int(trials), of_cell, float(seconds), device, owned[row.part])
     return tuple(runs.values())
 
 
@@ -60,11 +62,11 @@ class Guess:
 def seconds_of(item: Item, part: Part, scale: str, *, gpu: bool, most: int | None = None) -> Guess | None:
     """Return how long a part takes with at most `most` trials a cell; None if no run of its paper is recorded on such a device.
 
-    From the run of the part with the most similar number of trials, else the median over its item's or its paper's runs:
-    seconds * (trials / recorded trials) ** GROWTH.
+    From the run of the part with the most similar number of trials, else the median over its item's or its paper's runs: in
+    proportion to the cells, and to the trials of a cell from LANES on (on a CPU from the first).
     """
     owner, home = home_of(item, part)
-    trials = planned_trials(owner, home, scale, most)
+    trials, of_cell = planned_size(owner, home, scale, most)
     runs = [run for run in recorded_runs() if run.on_gpu == gpu and run.of_program == bool(home.program)]
     own = [run for run in runs if (run.item, run.part) == (owner.name, home.name)]
     paper = f"{owner.name.partition('-')[0]}-"
@@ -74,13 +76,20 @@ def seconds_of(item: Item, part: Part, scale: str, *, gpu: bool, most: int | Non
         (f"other items of {paper[:-1]}", [run for run in runs if run.item.startswith(paper)]),
     ):
         if alike:
-            return Guess(statistics.median(run.seconds * (trials / run.trials) ** GROWTH for run in alike), source)
+            least = LANES if gpu and not home.program else 1
+            wide = max(of_cell, least)
+            every = [
+                run.seconds * (trials / of_cell * wide) / (run.trials / run.of_cell * max(run.of_cell, least))
+                for run in alike
+            ]
+            return Guess(statistics.median(every), source)
     return None
 
 
-def planned_trials(item: Item, part: Part, scale: str, most: int | None = None) -> int:
-    """Return the trials of a part at a scale, at most `most` a cell, or the rows of a program."""
+def planned_size(item: Item, part: Part, scale: str, most: int | None = None) -> tuple[int, int]:
+    """Return the trials of a part at a scale, at most `most` a cell, and those of its largest cell; of a program: its rows, 1."""
     if part.program:
-        return len(rows_at(item, part, scale))
+        return len(rows_at(item, part, scale)), 1
     cells = {cell.id: cell.settings for cell in scenario_at(item, part, scale, most=most).cells() if not cell.baseline}
-    return sum(map(trials_of, cells.values()))
+    sizes = [trials_of(settings) for settings in cells.values()]
+    return sum(sizes), max(sizes)
