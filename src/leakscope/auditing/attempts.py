@@ -24,6 +24,7 @@ from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import reconstruct as run_attack
+from leakscope.servers.fishing import Fishing
 
 EXACT_SHARE = 0.3  # of the time left, for an attack without iterations
 PROBE, PROBE_SHARE = (
@@ -106,6 +107,7 @@ def matching_of(entry: Entry) -> Matching | None:
     """Return the attack with its authors' iterations as a `Matching`; None if it is not iterative."""
     attack = None if entry.most is None else entry.make(entry.most)
     attack = attack.base if isinstance(attack, KnownPolicy | FeatureInversion) else attack
+    attack = attack.reader if isinstance(attack, Fishing) else attack
     return attack if isinstance(attack, Matching) else None
 
 

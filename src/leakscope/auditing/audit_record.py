@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from leakscope.auditing.attack_runs import LabelReading
 from leakscope.auditing.descriptions import exposure_threat_model, sent_part
+from leakscope.auditing.dishonest_server import Dishonest
 from leakscope.auditing.remedies import Remedy
 from leakscope.auditing.result import Audit, audit_client, audit_known, metrics_of, plain_number
 from leakscope.auditing.verdict import RULES
@@ -43,6 +44,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "not_shown_to_help": [
             _remedy(r) for r in ((*audit.advice.useless, *audit.advice.unproven) if audit.advice else ())
         ],
+        "dishonest_server": None if audit.dishonest is None else _dishonest(audit.dishonest),
         "unscored": [
             {
                 "name": r.name,
@@ -62,6 +64,21 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "minutes": audit.minutes,
         "seconds": audit.seconds,
         "seed": audit.seed,
+    }
+
+
+def _dishonest(found: Dishonest) -> dict[str, object]:
+    asr = found.measures.asr
+    return {
+        "grade": found.grade,
+        "rule": RULES[found.grade],
+        "threat_model": found.threat_model.name,
+        "worst": found.worst or None,
+        "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
+        "public_examples": found.public,
+        "attacks": [_run(run) for run in found.runs],
+        "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in found.short],
+        "untested": [asdict(item) for item in found.untested],
     }
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.advice import Advice
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
+    from leakscope.auditing.dishonest_server import Dishonest
     from leakscope.auditing.target_readings import TargetError
     from leakscope.auditing.tokens.remedies import TextRemedy
     from leakscope.play import AttackResult, Exposure
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
 GIVEN = "attacker who is given the private targets (the labels or masks of the sample)"
+DISHONEST = "if the server is dishonest and chooses the weights that clients get"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
@@ -74,6 +76,7 @@ class Audit:
     static: Inspection | None = None  # what the model showed before any attack
     text: TextLeak | None = None  # what came back of sentences of a token model
     text_remedies: tuple[TextRemedy, ...] = ()
+    dishonest: Dishonest | None = None  # what a malicious server got; None: the server is only curious
 
     @property
     def worst(self) -> AttackResult | None:
@@ -105,6 +108,8 @@ class Audit:
         if best is not None and best.recovered.value > limits.get("asr", math.inf):  # transformed, but readable
             share, limit = best.recovered.value, limits["asr"]
             lines.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
+        if self.dishonest is not None:
+            lines += [f"{line} (a dishonest server)" for line in failures(self.dishonest.measures, _of_content(limits))]
         if limits and self.unfinished:
             lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
@@ -157,6 +162,8 @@ def audit_text(audit: Audit) -> str:
         ]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
+    if audit.dishonest is not None:
+        lines += [f"  {DISHONEST}: {audit.dishonest.headline}", *(f"    {line}" for line in audit.dishonest.lines)]
     lines += _advice(audit)
     if audit.text_remedies:
         lines += [f"  {TEXT_REMEDIES}:", *(f"    {remedy.words}" for remedy in audit.text_remedies)]
@@ -353,6 +360,11 @@ def metrics_of(run: AttackResult) -> dict[str, float | None]:
 def plain_number(value: float | None) -> float | None:
     """Return a number that JSON can hold: None for NaN and infinity."""
     return None if value is None or not math.isfinite(value) else value
+
+
+def _of_content(limits: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits on content: what a dishonest server reads of labels is not measured."""
+    return {name: limit for name, limit in limits.items() if name != "labels"}
 
 
 def _percent(share: float) -> str:

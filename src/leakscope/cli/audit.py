@@ -58,6 +58,10 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="curious, or malicious: it also chooses the weights that clients get.", show_default=False),
+    ] = None,
     imports: Imports = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
@@ -82,6 +86,7 @@ def audit(
         minutes=request.minutes if minutes is None else minutes,
         clients=request.clients if clients is None else clients,
         seed=request.seed if seed is None else seed,
+        server=request.server if server is None else server,
     )
     result = run_audit(request, what, remedies=remedies, attacks=attack, quiet=quiet)
     typer.echo(str(result))
@@ -197,18 +202,25 @@ def run_audit(
 ) -> Audit:
     """Return the audit of a request: of captures if `what` is a directory, else of the model."""
     from leakscope.auditing import audit_captures, audit_target
+    from leakscope.auditing.dishonest_server import Server, read_server
     from leakscope.auditing.target_audit import CLIENTS, MINUTES
 
     minutes = MINUTES if request.minutes is None else request.minutes
     clients = CLIENTS if request.clients is None else request.clients
     seed, progress, target = request.seed or 0, status_line(quiet=quiet), request.target
+    server = read_server("curious" if request.server is None else request.server)
     if Path(what).is_dir():
+        if server is not Server.CURIOUS:
+            raise InputError(
+                "captures are updates that were sent already: --server malicious needs a model and a sample"
+            )
         return audit_captures(
             Path(what), target, minutes=minutes, clients=clients, attacks=attacks, seed=seed, progress=progress
         )
     return audit_target(
-        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
-    )
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, server=server, seed=seed,
+        progress=progress,
+    )  # fmt: skip
 
 
 def write_audit(result: Audit, out: Path) -> Path:

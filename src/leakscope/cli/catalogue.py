@@ -32,7 +32,7 @@ def list_catalogue(
     for name_of_kind, name, line in catalogue():
         kinds.setdefault(name_of_kind, []).append((name, line))
     if kind is not None:
-        wanted = lookup({plural(each): each for each in kinds} | {each: each for each in kinds}, kind, "kind")
+        wanted = kind if kind in kinds else lookup({plural(each): each for each in kinds}, kind, "kind")
         kinds = {wanted: kinds[wanted]}
     for name_of_kind, rows in kinds.items():
         print_named((name_of_kind, "what it is"), rows)
@@ -43,9 +43,13 @@ def plural(kind: str) -> str:
 
     >>> plural("attack"), plural("loss"), plural("data"), plural("defence on the data")
     ('attacks', 'losses', 'data', 'defences on the data')
+    >>> plural("policy on the data")
+    'policies on the data'
     """
     head, on, rest = kind.partition(" on ")  # a defence on the data
-    return kind if kind == "data" else f"{head}{'es' if head.endswith('s') else 's'}{on}{rest}"
+    if kind == "data":
+        return kind
+    return f"{head.removesuffix('y')}{'ies' if head.endswith('y') else 'es' if head.endswith('s') else 's'}{on}{rest}"
 
 
 @app.command()

@@ -138,7 +138,7 @@ SOURCES: dict[str, Source] = {
         (_npz("fashion_mnist_full"), _npz("fashion_mnist"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
         FASHION_STATISTICS, downloads=_FASHION_FILES),
     "mnist": Source(
-        "MNIST: handwritten digits; the npz form also tells the writers",
+        "MNIST: handwritten digits; the npz file also has the writers",
         "image", (1, 28, 28), 10, *_MNIST, (_npz("mnist"), *_idx("mnist", _DIGITS), *_idx("MNIST/raw", _DIGITS)),
         MNIST_STATISTICS, downloads=_MNIST_FILES),
     "cifar10": Source(

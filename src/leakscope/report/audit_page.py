@@ -11,6 +11,7 @@ from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    DISHONEST,
     GIVEN,
     TEXT_REMEDIES,
     audit_client,
@@ -114,6 +115,8 @@ def _explanation(audit: Audit) -> str:
         )
     if audit.labels is not None:
         parts.append(f"Labels: {labels_words(audit.labels)}.")
+    if audit.dishonest is not None:
+        parts.append(f"{_sentence(DISHONEST)[:-1]}: {audit.dishonest.headline}.")
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"
@@ -144,6 +147,11 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
     if audit.short:
         lines = tuple(f"{cut.name}: {cut.words}" for cut in audit.short)
         findings.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
+    if (server := audit.dishonest) is not None:
+        words = (
+            f"{_sentence(server.headline)} {in_letters({server.threat_model})} It had {server.public} public examples."
+        )
+        findings.append(Finding(title="A dishonest server", words=words, lines=server.lines))
     if audit.text is not None:
         findings.append(Finding(title="What the update shows of the text", words="", lines=audit.text.update_lines))
     if remedies := tuple(remedy.words for remedy in audit.text_remedies):

@@ -69,7 +69,7 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
         if kind == "defence":
             yield "defence on the model", "client.on_model", summary(Polarisation)
             yield "defence on the data", "client.on_data", summary(Transform)
-            yield from (("policy of on_data", name, _in_words(name)) for name in POLICIES)
+            yield from (("policy on the data", name, _in_words(name)) for name in POLICIES)
     for name, metric in METRICS.items():
         yield "metric", name, metric.summary + _from("metric", name)
 

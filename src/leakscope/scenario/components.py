@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import types
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from leakscope.attacks.attack import Attack
 from leakscope.attacks.distances import DISTANCES
 from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
@@ -31,6 +33,7 @@ from leakscope.defences import DEFENCES
 from leakscope.learning.losses import UserLoss
 from leakscope.models import INITS, MODELS
 from leakscope.scenario.insider import PublicExample
+from leakscope.servers import MANIPULATIONS
 
 PLAIN = (int, float, str, bool)
 MOST_ITEMS = 100
@@ -62,9 +65,10 @@ class Kind:
         raise InputError(f"{piece!r} is no {self.name} that a file can name")
 
 
+ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Attack]](ATTACKS, MANIPULATIONS)  # type: ignore[arg-type]
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
 KINDS = {  # by the field that holds such a component
-    "attack": Kind("attack", ATTACKS),
+    "attack": Kind("attack", ATTACKERS),
     "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
     "weights": Kind("initialisation", INITS),
     "defences": Kind("defence", DEFENCES),
@@ -180,7 +184,7 @@ def model_of(
 ) -> type[BaseModel]:
     """Return the pydantic model of a signature; `tag` adds the fixed field `name`."""
     fields: dict[str, Any] = {"name": (Literal[tag], ...)} if tag else {}
-    if tag in ATTACKS and make is ATTACKS[tag]:
+    if tag in ATTACKERS and make is ATTACKERS[tag]:
         fields["label"] = (str, "")
     fields |= file_fields(make, hidden)
     return create_model(title, __config__=STRICT, __doc__=summary(make) or None, **fields)

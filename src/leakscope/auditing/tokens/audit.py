@@ -15,6 +15,7 @@ from leakscope.auditing.limits import Budget, whole_number
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
+from leakscope.auditing.tokens.dishonest import play_on_tokens
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
 from leakscope.auditing.tokens.remedies import TextRemedy, left_to_read, try_remedies
 from leakscope.auditing.tokens.verdict import NOT_RUN, SEARCH, grade_text
@@ -48,9 +49,10 @@ class ClientReadings(NamedTuple):
 
 
 def audit_tokens(
-    target: Target, budget: Budget, report: Reporter, *, minutes: float, clients: int, seed: int, remedies: bool
-) -> Audit:
-    """Return the audit of a token network on its sample of sentences, on the CPU."""
+    target: Target, budget: Budget, report: Reporter, *, minutes: float, clients: int, seed: int, remedies: bool,
+    dishonest: bool = False,
+) -> Audit:  # fmt: skip
+    """Return the audit of a token network on its sample of sentences, on the CPU; a `dishonest` server also manipulates it."""
 
     def played(target: Target) -> tuple[Audit, TokenTable]:
         notes: list[str] = []
@@ -58,7 +60,8 @@ def audit_tokens(
         exposure, public = _expose(target, module, inputs, clients, seed, notes)
         readings = read_clients(exposure, module, table, budget, report)
         audit = score_clients(target, table, exposure, readings, public, budget)
-        return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes)), table
+        server = play_on_tokens(exposure, public) if dishonest and target is asked else None
+        return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes), dishonest=server), table
 
     def read(changed: Target) -> tuple[TextLeak, Grade]:
         audit, _ = played(changed)
@@ -66,6 +69,7 @@ def audit_tokens(
             raise KeyboardInterrupt
         return audit.text, audit.grade
 
+    asked = target
     audit, table = played(target)
     if not remedies or audit.interrupted or audit.grade not in LEAKING or audit.exposure is None:
         return audit
