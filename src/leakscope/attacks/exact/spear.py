@@ -51,7 +51,9 @@ SILENT = {
 }  # zero of a direction on a unit, and length of a unit's row beside the longest
 SPARSE = 0.1  # share of zeros of a direction
 APART = 0.05  # length of a direction outside the span of those chosen
-TRIES = 4  # groups of starts after which a layer is given up if not half of the directions are sparse, such as one of tanh
+TRIES = (
+    4  # groups of starts after which a layer is given up if not half of the directions are sparse, such as one of tanh
+)
 POLISH = 4
 POOL = 16  # directions that are kept, in units of the samples
 AGREES = 1e-3  # misfit of a sample with its label

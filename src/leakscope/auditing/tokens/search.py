@@ -56,7 +56,9 @@ def search_tokens(
                 leaks.append(leak)
                 lines.append(f"{name}, {iterations} of {most} iterations: {leak.score_lines[0].partition(': ')[2]}")
         except KeyboardInterrupt:
-            return Searched(tuple(leaks), tuple(lines), tuple(untested), (*unfinished, f"{name} was interrupted"), interrupted=True)
+            return Searched(
+                tuple(leaks), tuple(lines), tuple(untested), (*unfinished, f"{name} was interrupted"), interrupted=True
+            )
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(name, first_line(error)))
             unfinished.append(f"{name} could not run")
