@@ -2,14 +2,14 @@
 
     LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local | --servers]
 
-Every client holds 4 test images of Fashion-MNIST; the network is 784-1000-10 with torch's first weights, drawn for every trial. Shares are
-of the images of all clients: for `division` and `ig` those that count as recovered (MSE at most 0.01 and SSIM at least 0.6, the rule of
-every audit), for `peeling` those that are certified and within 1e-3 (root mean square) of the truth. `labels` is the share of all labels
-that the rule `by_residual` reads from the mean, beside one that draws them. `class mean` knows every label and sees no update.
-With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step.
-With `--servers` the table is of dishonest servers: imprint (1000 bins, one model for all clients) and LOKI (16 bins a client, a model for
-each), which have 3,000 training images; their shares are of images within 1e-3 (imprint) and 3e-2 (LOKI, whose scale is known up to a bin).
-Intervals: Student's t over trials.
+Every client holds 4 test images of Fashion-MNIST; the network is 784-1000-10 with torch's first weights, drawn for every trial. Shares
+are of the images of all clients: for `division` and `ig` those that count as recovered (MSE at most 0.01 and SSIM at least 0.6, the rule
+of every audit), for `peeling` those that are certified and within 1e-3 (root mean square) of the truth. `labels` is the share of all
+labels that the rule `by_residual` reads from the mean, beside one that draws them. `class mean` knows every label and sees no update.
+With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step. With `--servers` the
+table is of dishonest servers with 3,000 training images: imprint (1000 bins), trap weights (s = 0.7) and soliton biases (for as many
+images), one model for all clients, and LOKI (16 bins a client, a model for each); their shares are of images within 1e-3, for LOKI, whose
+scale is known up to a bin, within 3e-2. Intervals: Student's t over trials.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from leakscope.play.baselines import public_part
 from leakscope.play.dishonest import manipulate
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
+from leakscope.servers.manipulation import Manipulation
+from leakscope.servers.soliton import SolitonBiases
+from leakscope.servers.trap_weights import TrapWeights
 
 EACH, NEAR, PUBLIC = 4, 1e-3, 3_000
 LOCAL = LocalTraining(epochs=2, batch_size=2, rate=0.05)
@@ -89,20 +92,27 @@ def labels(exposure: Exposure) -> str:
 
 
 def manipulated(clients: int, trials: int) -> str:
-    """Return the shares of images that imprint and LOKI read from the mean, one trial at a time."""
-    data, shares = load("fashion_mnist"), []
+    """Return the shares of images that each dishonest server reads from the mean, one trial at a time."""
+    data, total = load("fashion_mnist"), clients * EACH
     public, public_labels = data.pictures("train", range(PUBLIC)), data.labels("train", range(PUBLIC))
+    servers: tuple[tuple[Manipulation, float], ...] = (
+        (Imprint(), NEAR),
+        (TrapWeights(factor=0.7), NEAR),
+        (SolitonBiases(batch=total), NEAR),
+        (Loki(clients, units=4 * EACH), 3e-2),
+    )
+    shares: list[list[Tensor]] = [[] for _ in servers]
     for number in range(trials):
-        index = [i % data.size("test") for i in range(number * clients * EACH, (number + 1) * clients * EACH)]
+        index = [i % data.size("test") for i in range(number * total, (number + 1) * total)]
         batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
         model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
         weights, client = draw_parameters(model, Torch(), random.key([number])), Client(aggregate=clients)
-        for manipulation, rms in ((Imprint(), NEAR), (Loki(clients, units=4 * EACH), 3e-2)):
+        for (manipulation, rms), of in zip(servers, shares, strict=True):
             given = (model, batch, manipulation, public, public_labels)
             guess = manipulate(*given, client=client, weights=weights, seeds=[number]).attack.reconstruction
             distance = squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt()
-            shares.append(distance.amin(1) <= rms)
-    return " | ".join(share(torch.stack(shares[place::2])) for place in range(2))
+            of.append(distance.amin(1) <= rms)
+    return " | ".join(share(torch.stack(each)) for each in shares)
 
 
 def main() -> None:
@@ -118,7 +128,9 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.servers:
-        print(f"n = {asked.trials} trials\n\n| clients | images | imprint | loki |\n|---|---|---|---|")
+        print(
+            f"n = {asked.trials} trials\n\n| clients | images | imprint | trap weights | soliton | loki |\n|---|---|---|---|---|---|"
+        )
         for K in asked.clients:
             print(f"| {K} | {K * EACH} | {manipulated(K, asked.trials)} |", flush=True)
         return

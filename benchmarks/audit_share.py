@@ -2,23 +2,25 @@
 
     python benchmarks/audit_share.py [clients] [--out FILE] [--only NAME ...]
 
-Every network gets the whole suite at 1/64, 1/32, ... 1 of the iterations that the attacks' authors run, on 8 x 8 digits. A row gives
+    python benchmarks/audit_share.py --read FILE ...
+
+Every network gets the whole suite at 1/64, 1/32, ... 1 of the iterations that the attacks' authors run, on digits. A row gives
 the grade at each share and the smallest share from which on the grade, and whether it is a good one (A, B), no longer changes.
-`--out` keeps finished rows as JSON lines, and a second run goes on after them. `auditing.attempts.ENOUGH_SHARE` is chosen from the table,
-which is in docs/reference/audit.md.
+`--out` keeps finished shares as JSON lines, and a second run goes on after them; `--read` prints the table of such files.
+`auditing.attempts.ENOUGH_SHARE` is chosen from the table, which is in docs/reference/audit.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from leakscope.auditing import Target
@@ -39,7 +41,7 @@ from leakscope.models import MODELS
 
 SHARES = tuple(Fraction(1, 2**power) for power in range(6, -1, -1))
 STEPS = LocalTraining(epochs=2, batch_size=2, rate=0.05)
-WIDE = 0.5  # weights drawn from [-0.5, 0.5], as the authors of DLG do for their LeNet
+WIDE, MIDDLE = 0.5, 0.2  # weights drawn from [-0.5, 0.5], as the authors of DLG do for their LeNet; and narrower
 
 
 class Case(NamedTuple):
@@ -50,49 +52,99 @@ class Case(NamedTuple):
     side: int = 8
     local: LocalTraining | None = None
     wide: float | None = None  # None: torch's first weights
+    activation: str | None = None  # None: the network's own
+    trained: int = 0  # steps of Adam on 1,000 other digits, 64 at a time
 
 
 CASES = {
     "lenet_dlg": Case("lenet_dlg"),
     "lenet_dlg, 4 examples": Case("lenet_dlg", 4),
+    "lenet_dlg, weights 0.12": Case("lenet_dlg", wide=0.12),
+    "lenet_dlg, weights 0.15": Case("lenet_dlg", wide=0.15),
+    "lenet_dlg, weights 0.18": Case("lenet_dlg", wide=0.18),
+    "lenet_dlg, 2 examples, weights 0.2": Case("lenet_dlg", 2, wide=MIDDLE),
+    "lenet_dlg, 4 examples, weights 0.2": Case("lenet_dlg", 4, wide=MIDDLE),
+    "lenet_dlg, wide weights": Case("lenet_dlg", wide=WIDE),
+    "lenet_dlg, trained": Case("lenet_dlg", trained=200),
+    "lenet_dlg, tanh, 8 examples": Case("lenet_dlg", 8, activation="tanh"),
     "lenet_cpl": Case("lenet_cpl"),
     "lenet_cpl, 4 examples": Case("lenet_cpl", 4),
+    "lenet_cpl, weights 0.15": Case("lenet_cpl", wide=0.15),
+    "lenet_cpl, weights 0.2": Case("lenet_cpl", wide=MIDDLE),
+    "lenet_cpl, weights 0.25": Case("lenet_cpl", wide=0.25),
+    "lenet_cpl, 2 examples, weights 0.25": Case("lenet_cpl", 2, wide=0.25),
+    "lenet_cpl, 4 examples, weights 0.25": Case("lenet_cpl", 4, wide=0.25),
+    "lenet_cpl, wide weights": Case("lenet_cpl", wide=WIDE),
+    "lenet_cpl, trained": Case("lenet_cpl", trained=200),
     "cnn_mnist": Case("cnn_mnist"),
+    "cnn_mnist, 2 examples, trained": Case("cnn_mnist", 2, trained=200),
+    "cnn_mnist, 4 examples, trained": Case("cnn_mnist", 4, trained=200),
+    "cnn_mnist, 8 examples, trained": Case("cnn_mnist", 8, trained=200),
+    "cnn_mnist, 16 examples, trained": Case("cnn_mnist", 16, trained=200),
     "cnn_cifar": Case("cnn_cifar"),
+    "cnn_cifar, 8 examples, 12 x 12, trained": Case("cnn_cifar", 8, 12, trained=200),
+    "cnn_cifar, 4 examples, 12 x 12, trained": Case("cnn_cifar", 4, 12, trained=200),
     "convnet, 9 x 9": Case("convnet", side=9),
+    "convnet, 8 examples, 12 x 12, trained": Case("convnet", 8, 12, trained=200),
     "resnet8": Case("resnet8"),
+    "resnet8, 8 examples, trained": Case("resnet8", 8, trained=200),
+    "resnet20, 16 x 16, trained": Case("resnet20", side=16, trained=200),
     "resnet20_dlg": Case("resnet20_dlg"),
     "vit": Case("vit"),
+    "vit, 8 examples, trained": Case("vit", 8, trained=200),
     "mlp, 16 examples": Case("mlp", 16),
     "mlp_sme, 4 examples in local steps": Case("mlp_sme", 4, local=STEPS),
     "lenet_sme, 4 examples in local steps, 12 x 12": Case("lenet_sme", 4, 12, STEPS),
-    "lenet_dlg, wide weights": Case("lenet_dlg", wide=WIDE),
-    "lenet_cpl, wide weights": Case("lenet_cpl", wide=WIDE),
-    "lenet_cpl, 2 examples, wide weights": Case("lenet_cpl", 2, wide=WIDE),
 }
 GOOD = ("A", "B")
+Verdict = tuple[str, int]  # the grade, and the number of recovered examples of the best attack
 
 
-def verdicts(name: str, clients: int) -> list[tuple[str, int]]:
-    """Return the grade and the number of recovered examples of the best attack at every share."""
-    case, data = CASES[name], load("digits")
-    inputs, labels = data.pictures("train", range(96)), torch.as_tensor(data.labels("train", range(96)))
-    inputs = functional.interpolate(inputs, size=case.side, mode="bilinear").clamp(0, 1) if case.side != 8 else inputs
+def target_of(case: Case, device: str) -> Target:
+    """Return what is audited."""
+    data = load("digits")
+    inputs, labels = digits(case, range(96))
     torch.manual_seed(0)
-    model = MODELS[case.network](input_shape=tuple(inputs.shape[1:]), classes=data.classes).eval()
+    settings = {} if case.activation is None else {"activation": case.activation}
+    model = MODELS[case.network](input_shape=tuple(inputs.shape[1:]), classes=data.classes, **settings)
     for weight in model.parameters() if case.wide is not None else ():
         nn.init.uniform_(weight, -case.wide, case.wide)
-    target = Target(model=model, inputs=inputs, labels=labels, examples=case.examples, client=case.local)
-    subject = make_subject(target)
+    train(model, *digits(case, range(96, 1096)), case.trained)
+    return Target(
+        model=model.eval().to(device), inputs=inputs, labels=labels, examples=case.examples, client=case.local
+    )
+
+
+def digits(case: Case, rows: range) -> tuple[Tensor, Tensor]:
+    """Return images and labels."""
+    data = load("digits")
+    inputs, labels = data.pictures("train", rows), torch.as_tensor(data.labels("train", rows))
+    if case.side != inputs.shape[-1]:
+        inputs = functional.interpolate(inputs, size=case.side, mode="bilinear").clamp(0, 1)
+    return inputs, labels
+
+
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int) -> None:
+    """Train in place."""
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        rows = torch.arange(64 * step, 64 * step + 64) % len(inputs)
+        optimiser.zero_grad()
+        functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+        optimiser.step()
+
+
+def verdicts(name: str, clients: int, device: str, shares: Sequence[Fraction]) -> Iterator[Verdict]:
+    """Yield the verdict at every share."""
+    subject = make_subject(target_of(CASES[name], device))
     exposure = expose_clients(subject, clients, 0)
     entries, _ = plan_exposure(exposure, unmatched=subject.unmatched)
-    nulls, reading = null_runs(exposure, public_examples(subject, exposure.trials, 0)), read_labels(exposure)
+    nulls, _ = null_runs(exposure, public_examples(subject, exposure.trials, 0))
+    reading = read_labels(exposure)
     read = reading if isinstance(reading, LabelReading) else None
-    rows = []
-    for share in SHARES:
+    for share in shares:
         runs = [run_with(exposure, entry, max(1, round(share * (entry.most or 0)))) for entry in entries]
-        rows.append((str(grade(runs, nulls, read)), max(int(run.recovered.sum()) for run in runs)))
-    return rows
+        yield str(grade(runs, nulls, read)), max(int(run.recovered.sum()) for run in runs)
 
 
 def settled(values: list[str]) -> Fraction:
@@ -101,12 +153,22 @@ def settled(values: list[str]) -> Fraction:
     return SHARES[last + 1]
 
 
-def row(name: str, found: list[tuple[str, int]]) -> str:
-    """Return a row of the table."""
+def row(name: str, found: Sequence[Verdict]) -> str:
+    """Return a row of the table; shares that were not run are empty."""
     grades = [each for each, _ in found]
     good = ["good" if each in GOOD else "bad" for each in grades]
-    cells = " | ".join(f"{each} ({recovered})" for each, recovered in found)
-    return f"| {name} | {cells} | {settled(grades)} | {settled(good)} |"
+    cells = [f"{each} ({recovered})" for each, recovered in found] + ["-"] * (len(SHARES) - len(found))
+    ends = [str(settled(each)) if len(found) == len(SHARES) else "not settled" for each in (grades, good)]
+    return f"| {name} | {' | '.join([*cells, *ends])} |"
+
+
+def read(files: Sequence[Path]) -> dict[str, list[Verdict]]:
+    """Return the verdicts in the files, by case."""
+    kept: dict[str, list[Verdict]] = {}
+    for file in files:
+        for name, word, recovered in map(json.loads, file.read_text().splitlines() if file.exists() else ()):
+            kept.setdefault(name, []).append((word, recovered))
+    return kept
 
 
 def main() -> None:
@@ -114,20 +176,28 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("clients", nargs="?", type=int, default=8)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--read", nargs="*", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--good-only", action="store_true", help="leave a case that is not A or B at the first share")
     parser.add_argument("--only", nargs="*", default=list(CASES))
     given = parser.parse_args()
-    kept = (
-        {} if given.out is None or not given.out.exists() else dict(map(json.loads, given.out.read_text().splitlines()))
-    )
     print(f"| network | {' | '.join(map(str, SHARES))} | grade settled | word settled |")
     print("|---" * (len(SHARES) + 3) + "|")
-    for name in given.only:
-        began = time.perf_counter()
-        found = [tuple(each) for each in kept[name]] if name in kept else verdicts(name, given.clients)
-        if given.out is not None and name not in kept:
-            with given.out.open("a") as file:
-                file.write(json.dumps([name, found]) + "\n")
-        print(row(name, found), f"{time.perf_counter() - began:.0f} s", flush=True)
+    for name, found in read(given.read or ()).items():
+        print(row(name, found))
+    kept = {} if given.out is None else read([given.out])
+    for name in given.only if given.read is None else ():
+        found = kept.get(name, [])
+        shares = SHARES[len(found) :]
+        for verdict in verdicts(name, given.clients, given.device, shares) if shares else ():
+            found = [*found, verdict]
+            bad = given.good_only and found[0][0] not in GOOD
+            if given.out is not None:
+                with given.out.open("a") as file:
+                    file.write(json.dumps([name, *verdict]) + "\n")
+            if bad:
+                break
+        print(row(name, found), flush=True)
 
 
 if __name__ == "__main__":

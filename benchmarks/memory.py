@@ -4,8 +4,9 @@ python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--
 
 Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
 memory up to its peak, for the run (against the prediction) and for the planning before it (against the limit: planning plays a tick of
-every form that fits, the largest too); the process is a fork of one that has played a small case, so all code is loaded. A traced graph
-runs after 40 evaluations. Cases predicted above `--limit` are listed and not run.
+every form that fits, the largest too); the process has played a small case before, so all code is loaded. A traced graph runs after 40
+evaluations. Cases predicted above `--limit` are listed and not run. A network with settings in `LIGHT` has fewer examples,
+trials and iterations.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from leakscope.sweep.driver import unfold
 from leakscope.sweep.plan import Plan, make_plan
 
 SIDES = {"vit_b16": (64, 96, 128)}  # the others: 32, 64, 96
+LIGHT = {"vit_b16": {"samples": 2, "trials": 2, "iterations": 4, "form": "loop"}}  # an evaluation takes seconds
 ALLOWED = 1.3
 SCENARIO = """
 data: {{name: digits, size: {side}, samples: {samples}}}
@@ -71,7 +73,8 @@ def play_small(iterations: int) -> None:
 
 def play_case(case: dict[str, object], limit: int, answer: Connection) -> None:
     """Send the form of a case, its predicted bytes, and the measured bytes of its run and of its planning."""
-    play_small(3)  # a fork maps files anew when they are used
+    torch.set_num_threads(1)
+    play_small(42)
     give_back()
     before = resident("VmRSS")
     reset_peak()
@@ -108,16 +111,17 @@ def main() -> int:
     torch.set_num_threads(1)
     play_small(42)
     print(
-        f"{'network':<14}{'side':>5}{'form':>10}{'predicted':>11}{'run':>8}{'ratio':>7}{'planning':>10}   (MiB)",
+        "| network | side | form | predicted, MiB | measured, MiB | ratio | planning, MiB |\n|---|---|---|---|---|---|---|",
         flush=True,
     )
     worst = over = 0.0
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     for network in args.networks:
         for side in args.sides or SIDES.get(network, (32, 64, 96)):
             mine, theirs = context.Pipe()
             process = context.Process(
-                target=play_case, args=({**case, "network": network, "side": side}, limit, theirs)
+                target=play_case,
+                args=({**case, **LIGHT.get(network, {}), "network": network, "side": side}, limit, theirs),
             )
             process.start()
             theirs.close()
@@ -128,8 +132,8 @@ def main() -> int:
             process.join()
             ratio = run / predicted
             worst, over = max(worst, ratio), max(over, planning / limit)
-            sizes = f"{predicted / 2**20:>11.0f}{run / 2**20:>8.0f}{ratio:>7.2f}{planning / 2**20:>10.0f}"
-            print(f"{network:<14}{side:>5}{form:>10}{sizes}", flush=True)
+            sizes = f"{predicted / 2**20:.0f} | {run / 2**20:.0f} | {ratio:.2f} | {planning / 2**20:.0f}"
+            print(f"| {network} | {side} | {form} | {sizes} |", flush=True)
     print(f"largest ratio {worst:.2f}, allowed {ALLOWED}; planning used at most {over:.2f} of the limit")
     return int(worst > ALLOWED or over > 1)
 

@@ -1,12 +1,14 @@
 """What the scan of a received model says of honest models and of every manipulation.
 
-python benchmarks/scan.py --seeds 6             # false alarms: limits from the first half of the seeds, tested on the second
-python benchmarks/scan.py --seeds 6 --write     # the same, and writes the reference distributions of the package (all seeds)
-python benchmarks/scan.py --seeds 4 --traps     # how many of each manipulation are suspect under the package's limits
+python benchmarks/scan.py --seeds 14 --write         # limits from the first half of the seeds, false alarms on the second half
+python benchmarks/scan.py --seeds 10 --traps         # how many of each manipulation are suspect under the package's limits
+python benchmarks/scan.py --seeds 14 --first 2 --step 5 --rows part2.jsonl       # one of five processes; then
+python benchmarks/scan.py --write --read part0.jsonl part1.jsonl ... part4.jsonl  # the tables and the reference from their rows
 
 Honest models: every network below at each seed, fresh, trained (1 to 12 epochs by SGD or Adam), and the trained one pruned by 50 and
 80 %, rounded to 8 and 4 bits, and fine-tuned on other data. The first round of training and the fine-tuning are also
-compared with the model before. Samples of 64 and of 16 are examples that the model was trained on (seeds 0, 1, 4 and 5) or others. A model is a
+compared with the model before. Samples of 64 and of 16 are examples that the model was trained on (seeds 0, 1, 4, 5, ...) or others.
+The package's reference is that of the first half of the seeds; `UNSEEN` networks are never part of it. A model is a
 false alarm if any test of either scan is suspect. Intervals are Wilson's, 95 %.
 """
 
@@ -32,7 +34,7 @@ from leakscope.data import load
 from leakscope.metrics.interval import wilson
 from leakscope.models import from_module
 from leakscope.models.catalogue import MODELS
-from leakscope.models.transformer_text import gpt
+from leakscope.models.transformer_text import bert, gpt
 from leakscope.play.exposure import shared_weights
 from leakscope.scanning.findings import Test
 from leakscope.scanning.reference import BATCHES, FILE, key_of, load_reference, summarise_honest
@@ -46,6 +48,9 @@ from leakscope.servers.trap_weights import TrapWeights
 
 ON_BATCH = (Test.D_SNR, Test.CLASS_D_SNR, Test.DEGREES, Test.PEELING)
 JUDGED = tuple(test for test in Test if test not in (Test.HASH, Test.TRAINED_DECODER))
+
+
+Source = Callable[[int, int, str], tuple[Tensor, Tensor]]
 
 
 class Honest(NamedTuple):
@@ -82,11 +87,16 @@ def tokens(first: int, number: int, part: str = "train") -> tuple[Tensor, Tensor
     return torch.where(torch.rand(number, 12, generator=generator) < 0.5, own, common), labels
 
 
+def larger(source: Source, first: int, number: int, part: str = "train") -> tuple[Tensor, Tensor]:
+    """Return images of twice the size."""
+    x, y = source(first, number, part)
+    return nn.functional.interpolate(x, scale_factor=2.0), y
+
+
 def made(name: str, shape: tuple[int, ...] = (1, 8, 8), **settings: object) -> Callable[[], nn.Module]:
     return partial(MODELS[name], input_shape=shape, classes=10, **settings)
 
 
-Source = Callable[[int, int, str], tuple[Tensor, Tensor]]
 DIGITS, MNIST, CIFAR = (partial(pictures, name) for name in ("digits", "mnist", "cifar10"))
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Source]] = {
     "linear": (made("linear"), DIGITS),
@@ -102,6 +112,16 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Source]] = {
     "vit": (made("vit", patch=2, width=32, depth=2), DIGITS),
     "gpt": (partial(gpt, vocabulary=64, positions=12, width=32, depth=2, classes=4), tokens),
 }
+
+UNSEEN: dict[str, tuple[Callable[[], nn.Module], Source]] = {
+    "mlp, two layers, Fashion-MNIST": (made("mlp", (1, 28, 28), hidden=(128, 64)), partial(pictures, "fashion_mnist")),
+    "cnn_cifar": (made("cnn_cifar"), DIGITS),
+    "lenet_sme": (made("lenet_sme", (1, 16, 16)), partial(larger, DIGITS)),
+    "resnet20": (made("resnet20", width=8), DIGITS),
+    "lenet_cpl": (made("lenet_cpl"), DIGITS),
+    "bert": (partial(bert, vocabulary=64, positions=12, width=32, depth=2, classes=4), tokens),
+}
+EVERY = NETWORKS | UNSEEN
 
 
 def train(net: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int, rate: float) -> nn.Module:
@@ -148,7 +168,7 @@ def rounded(net: nn.Module, bits: int) -> nn.Module:
 
 def honest_models(name: str, seed: int) -> Iterator[Honest]:
     """Yield the honest models of one network and seed."""
-    make, source = NETWORKS[name]
+    make, source = EVERY[name]
     torch.manual_seed(seed)
     fresh = make().eval()
     x, y = source(1000 * seed % 1200, 512, "train")
@@ -193,22 +213,25 @@ def continued(path: Path | None, cases: list[Case], make: Callable[[str, str, in
     known = {(row.kind, row.network, row.seed) for row in rows} | {("", row.network, row.seed) for row in rows}
     for case in cases:
         if case not in known:
-            rows += make(*case)
+            new = make(*case)
+            rows += new
             if path is not None:
-                path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+                with path.open("a", encoding="utf-8") as file:
+                    file.write("".join(f"{json.dumps(row)}\n" for row in new))
     seeds = {seed for *_, seed in cases}
     return [row for row in rows if row.seed in seeds]
 
 
-def measure(seeds: range, path: Path | None) -> list[Row]:
-    """Return the values of every honest model."""
+def measure(seeds: range, held_out: range, path: Path | None) -> list[Row]:
+    """Return the values of every honest model; of unseen networks at the held-out seeds alone."""
 
     def rows(_: str, name: str, seed: int) -> list[Row]:
         models = list(honest_models(name, seed))
         both = [[values_of(each) for each in scans(model)] for model in models]
         return [Row(name, model.kind, seed, small | large) for model, (large, small) in zip(models, both, strict=True)]
 
-    return continued(path, [("", name, seed) for seed in seeds for name in NETWORKS], rows)
+    cases = [("", name, seed) for seed in seeds for name in (EVERY if seed in held_out else NETWORKS)]
+    return continued(path, cases, rows)
 
 
 def reference_of(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -309,50 +332,68 @@ def show_detection(rows: list[Row], limits: Mapping[str, Mapping[str, float]]) -
         print(f"| {kind} | {len(found)} | {' | '.join(map(str, counts))} | {named or 'none'} |")
 
 
-def show_false_alarms(rows: list[Row]) -> None:
-    """Print the false alarms on the second half of the seeds under limits of the first, by kind, and the tests that gave them."""
-    seeds = sorted({row.seed for row in rows})
-    first = seeds[: len(seeds) // 2]
-    limits = reference_of([row.values for row in rows if row.seed in first])
-    others = [row for row in rows if row.seed not in first]
-    alarms = [[key for key, value in row.values.items() if not value <= limits[key]["limit"]] for row in others]
+def show_false_alarms(rows: list[Row], limits: Mapping[str, Mapping[str, float]]) -> None:
+    """Print the false alarms under these limits, by kind and by network, and the tests that gave them."""
+    alarms = [
+        [key for key, value in row.values.items() if key in limits and not value <= limits[key]["limit"]]
+        for row in rows
+    ]
     print("| honest models | false alarms |\n|---|---|")
-    for kind in dict.fromkeys(row.kind for row in others):
-        of = [bool(keys) for row, keys in zip(others, alarms, strict=True) if row.kind == kind]
-        print(f"| {kind} | {share(sum(of), len(of))} |")
-    print(f"| all | {share(sum(map(bool, alarms)), len(others))} |")
-    for row, keys in zip(others, alarms, strict=True):
+    groups: dict[str, list[bool]] = {}
+    for row, keys in zip(rows, alarms, strict=True):
+        for group in (row.kind, f"of {'other' if row.network in UNSEEN else 'the same'} networks", row.network, "all"):
+            groups.setdefault(group, []).append(bool(keys))
+    for group, of in groups.items():
+        print(f"| {group} | {share(sum(of), len(of))} |")
+    for row, keys in zip(rows, alarms, strict=True):
         if keys:
             found = ", ".join(f"{key} {row.values[key]:.3g}" for key in keys)
             print(f"  false alarm: {row.network}, {row.kind}, seed {row.seed}: {found}")
+
+
+def show_reference(tests: Mapping[str, Mapping[str, float]]) -> None:
+    """Print what honest models have."""
     print("| test | n | median | 99 % | largest | limit |\n|---|---|---|---|---|---|")
-    for key, each in reference_of([row.values for row in rows]).items():
-        print(
-            f"| {key} | {each['n']} | "
-            + " | ".join(f"{each[f]:.3g}" for f in ("median", "p99", "most", "limit"))
-            + " |"
-        )
+    for key, each in tests.items():
+        values = " | ".join(f"{each[field]:.3g}" for field in ("median", "p99", "most", "limit"))
+        print(f"| {key} | {each['n']} | {values} |")
+
+
+def read_rows(paths: list[Path]) -> list[Row]:
+    """Return the rows of several processes."""
+    return [Row(*json.loads(line)) for path in paths for line in path.read_text("utf-8").splitlines()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=14)
     parser.add_argument("--traps", action="store_true", help="detection of manipulations in place of false alarms")
     parser.add_argument("--first", type=int, default=0, help="with --step: the seeds of one of several processes")
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rows", type=Path, help="a file of values that is continued")
+    parser.add_argument("--read", type=Path, nargs="*", help="files of values that other processes measured")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    seeds = range(asked.first, asked.seeds, asked.step)
+    seeds, reference, held_out = (
+        range(asked.first, asked.seeds, asked.step),
+        asked.seeds // 2,
+        range(asked.seeds // 2, asked.seeds),
+    )
     if asked.traps:
-        show_detection(measure_traps(seeds, asked.rows), {key: asdict(each) for key, each in load_reference().items()})
+        rows = read_rows(asked.read) if asked.read else measure_traps(seeds, asked.rows)
+        show_detection(rows, {key: asdict(each) for key, each in load_reference().items()})
         return
-    rows = measure(seeds, asked.rows)
-    show_false_alarms(rows)
+    rows = read_rows(asked.read) if asked.read else measure(seeds, held_out, asked.rows)
+    if asked.step > 1:
+        return
+    usual = [row for row in rows if row.seed < reference and row.network not in UNSEEN]
+    tests = reference_of([row.values for row in usual])
+    show_false_alarms([row for row in rows if row.seed in held_out], tests)
+    show_reference(tests)
     if asked.write:
         made_by = f"python benchmarks/scan.py --seeds {asked.seeds} --write"
-        stored = {"made_by": made_by, "models": len(rows), "tests": reference_of([row.values for row in rows])}
+        stored = {"made_by": made_by, "models": len(usual), "tests": tests}
         path = Path(leakscope.scanning.__file__).parent / FILE
         path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 

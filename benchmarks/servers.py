@@ -1,13 +1,17 @@
 """Dishonest servers: how many samples of a batch each manipulation gets back, beside the honest server and what is published.
 
     LEAKSCOPE_DATA=... python benchmarks/servers.py [ROW ...] [--batches 3]
-    LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3]
+    LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3] [--device cuda --iterations 1000]
+    LEAKSCOPE_DATA=... python benchmarks/servers.py --accuracy [--batches 3]
 
 Every batch has honest weights, server draws and private samples of its own; public data are up to 10,000 training images. `share` is the
 part of the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a
-sample is only known up to its bin (LOKI), 0.1 under noise. `honest` is the same reader on the weights that were not manipulated, `nearest` the share for the
-nearest public image, an oracle. Intervals: Student's t over clients (n). `--fishing` prints how much of a ResNet18's update of 16 images,
-the head left out, is the gradient of the one image of a class: its cosine with that image's own gradient, beside the honest server's.
+sample is only known up to its bin (LOKI), 0.1 under noise. `honest` is the same reader on the weights that were not manipulated,
+`nearest` the share for the nearest public image, an oracle. Intervals: Student's t over clients (n). `--fishing` prints how much of a
+ResNet18's update of 16 images, the head left out, is the gradient of the one image of a class: its cosine with that image's own gradient,
+beside the honest server's; with iterations also the PSNR of that image as IG reads it, beside the class mean and the nearest public
+image. `--accuracy` trains 784-1000-10 on Fashion-MNIST under each remedy: 10 clients of 64 images, 100 rounds of FedSGD at rate 0.1,
+tested on 1,000 images.
 """
 
 from __future__ import annotations
@@ -19,20 +23,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.attacks import analytic
+from leakscope.attacks import analytic, ig
+from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.null import class_mean, guessed
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.model import Model
-from leakscope.core.pairing import squared_distances
-from leakscope.core.tree import Tree, to
+from leakscope.core.tree import Tree, map_tensors, to
 from leakscope.core.types import Batch, LocalTraining, Reconstruction, make_batch
 from leakscope.data import load
 from leakscope.data.dataset import Dataset, Part
 from leakscope.defences import Clip, GaussianNoise
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
-from leakscope.play import attack, expose
-from leakscope.play.dishonest import manipulate
+from leakscope.play import expose, judge, reconstruct
+from leakscope.play.baselines import nearest_public
+from leakscope.play.dishonest import expose_manipulated
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
@@ -44,6 +50,7 @@ PUBLIC = 10_000
 HONEST = Client()
 LOCAL = Client(local=LocalTraining(epochs=5, batch_size=16))
 PAPER = "0.772 (100 clients)"
+ROUNDS, CLIENTS, RATE = 100, 10, 0.1  # of the training that measures accuracy
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def law(bins: int, batch: int) -> str:
     return f"{(1 - 1 / bins) ** (batch - 1):.3f} (law)"
 
 
-SETS = ("cifar10", "cifar100", "svhn", "fashion_mnist", "mnist", "emnist_byclass")
+SETS = ("cifar10", "cifar100", "svhn", "fashion_mnist", "mnist", "emnist_byclass", "lfw_face")
 ROWS = {
     "imprint-256": Row("cifar10", 64, Imprint(), law(256, 64), units=256),
     "imprint-1000": Row("cifar10", 64, Imprint(), law(1000, 64)),
@@ -87,21 +94,35 @@ ROWS |= {
     "soliton-cifar10-float32": Row("cifar10", 256, SolitonBiases(batch=256), normal=True),
     "soliton-uniform-cifar10": Row("cifar10", 256, SolitonBiases(batch=256, from_data=False), normal=True, double=True),
 }
-for clients in (2, 5, 20, 100):
-    together = Client(aggregate=clients)
+for clients in (1, 2, 5, 20, 100):
+    together, of, law_of_sum = Client(aggregate=clients), "mnist", law(1000, 64 * clients)
     ROWS |= {
-        f"loki-{clients}": Row("cifar10", 64 * clients, Loki(clients), PAPER, "cnn_cifar", client=together, rms=3e-2),
-        f"imprint-sum-{clients}": Row("cifar10", 64 * clients, Imprint(), law(1000, 64 * clients), client=together),
+        f"loki-{clients}": Row(of, 64 * clients, Loki(clients), PAPER, "cnn_mnist", client=together, rms=3e-2),
+        f"imprint-sum-{clients}": Row(of, 64 * clients, Imprint(), law_of_sum, client=together),
     }
-TRAPS: dict[str, Manipulation] = {"imprint": Imprint(), "trap": TrapWeights(), "soliton": SolitonBiases(batch=64)}
-for trap, chosen in TRAPS.items():
-    plain = Row("cifar10", 64, chosen, normal=trap != "imprint")
-    ROWS |= {
-        f"{trap}-64": plain,
-        f"{trap}-64-clipped": replace(plain, client=Client(defences=(Clip(1.0),))),
-        f"{trap}-64-noise": replace(plain, client=Client(defences=(Clip(1.0), GaussianNoise(1e-4))), rms=0.1),
-        f"{trap}-64-censored": replace(plain, client=Client(censor=4)),
-    }
+REMEDIES = {
+    "none": HONEST,
+    "clipped": Client(defences=(Clip(1.0),)),
+    "noise": Client(defences=(Clip(1.0), GaussianNoise(1e-4))),
+    "censored": Client(censor=4),
+}
+TRAPS: dict[str, Manipulation] = {
+    "imprint": Imprint(),
+    "trap": TrapWeights(factor=0.7),
+    "soliton": SolitonBiases(batch=64),
+}
+ROWS |= {
+    f"{trap}-64-{remedy}": Row(
+        "fashion_mnist",
+        64,
+        TRAPS[trap],
+        normal=trap != "imprint",
+        client=client,
+        rms=0.1 if remedy == "noise" else 1e-3,
+    )
+    for trap in TRAPS
+    for remedy, client in REMEDIES.items()
+}
 
 
 def weights_of(row: Row, model: Model, seed: int) -> Tree:
@@ -112,15 +133,11 @@ def weights_of(row: Row, model: Model, seed: int) -> Tree:
     return draw_parameters(model, Torch(), key)
 
 
-def share(batch: Batch, result: Reconstruction, rms: float) -> float:
-    """Return the part of the private samples that are among the reconstructed ones."""
-    return float(near(batch, result, rms).mean())
-
-
-def near(batch: Batch, result: Reconstruction, rms: float) -> Tensor:
-    """Return 1 for every private sample that is among the reconstructed ones, else 0."""
-    distance = squared_distances(batch.inputs[0].double(), result.inputs[0].double()).sqrt()
-    return (distance.amin(1) <= rms).double()
+def near(batch: Batch, images: Tensor, rms: float) -> Tensor:
+    """Return 1 for every private sample of one trial that is among N images, else 0."""
+    truth, guess = batch.inputs[0].flatten(1).double(), images.flatten(1).double()
+    apart = torch.cdist(truth, guess, compute_mode="use_mm_for_euclid_dist")
+    return (apart.amin(1) <= rms * truth.shape[1] ** 0.5).double()
 
 
 def private_part(row: Row, data: Dataset) -> Part:
@@ -128,7 +145,7 @@ def private_part(row: Row, data: Dataset) -> Part:
     return "test" if row.batch <= data.size("test") // 3 else "train"
 
 
-def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[Tensor, list[float]]:
+def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
     """Return each client's share of one batch, and the batch's with honest weights, by nearest public images, and seconds."""
     data = load(row.data)
     settings = {"hidden": (row.units,)} if row.network == "mlp" else {}
@@ -141,38 +158,94 @@ def play(row: Row, number: int, public: Tensor, public_labels: Tensor) -> tuple[
     if row.double:
         model, weights, batch = to((model, weights, batch), dtype=torch.float64)
     began = time.perf_counter()
-    given = (model, batch, row.manipulation, public, public_labels)
-    result = manipulate(*given, client=row.client, weights=weights, seeds=[number])
+    exposure = expose_manipulated(row.manipulation, model, row.client, weights, batch, public, [number])
+    result = reconstruct(exposure, row.manipulation, DEFAULT)
     took = time.perf_counter() - began
     honest = float("nan")
     if isinstance(row.manipulation, TrapWeights | SolitonBiases) and row.client == HONEST:
         seen = expose(model, row.client, weights, batch, [number])
-        honest = share(batch, attack(seen, row.manipulation.reader).reconstruction, row.rms)
-    nearest = share(batch, result.baselines["nearest_public"].reconstruction, row.rms)
-    shares = (
-        near(batch, result.attack.reconstruction, row.rms).unflatten(0, (row.client.aggregation.clients, -1)).mean(1)
-    )
+        honest = float(near(batch, reconstruct(seen, row.manipulation.reader, DEFAULT).inputs[0], row.rms).mean())
+    nearest = float(near(batch, public, row.rms).mean())
+    shares = near(batch, result.inputs[0], row.rms).unflatten(0, (row.client.aggregation.clients, -1)).mean(1)
     return shares, [honest, nearest, took]
+
+
+def fishing_batch(number: int) -> tuple[Model, Tree, Batch]:
+    """Return a ResNet18, its first weights, and 16 test images of which only the first is of class 0."""
+    data = load("cifar10")
+    labels = data.labels("test", range(data.size("test")))
+    target, others = (labels == 0).nonzero().flatten(), (labels != 0).nonzero().flatten()
+    index = [int(target[number]), *others[15 * number : 15 * number + 15].tolist()]
+    batch = make_batch(data.pictures("test", index)[None], labels[index][None], classes=data.classes)
+    model = build("resnet18", data.input_shape, data.classes)
+    return model, map_tensors(lambda value: value[0], draw_parameters(model, Torch(), random.key([number]))), batch
 
 
 def fished(number: int, *, honest: bool) -> float:
     """Return the cosine between the update of 16 images behind the head and that of the only one of class 0 among them."""
-    data = load("cifar10")
-    model = build("resnet18", data.input_shape, data.classes)
-    labels = data.labels("test", range(data.size("test")))
-    target, others = (labels == 0).nonzero().flatten(), (labels != 0).nonzero().flatten()
-    index = [int(target[number]), *others[15 * number : 15 * number + 15].tolist()]
-    weights = draw_parameters(model, Torch(), random.key([number]))
+    model, first, batch = fishing_batch(number)
+    weights = {name: value[None] for name, value in first.items()}
     if not honest:
-        model, weights = dishonest_weights(Fishing(), model, weights, data.pictures("train", range(4)), [number])
+        model, weights = dishonest_weights(Fishing(), model, weights, batch.inputs[0], [number])
     behind = [name for name in weights if model.head is None or name not in (model.head.weight, model.head.bias)]
 
-    def update(places: list[int]) -> Tensor:
-        batch = make_batch(data.pictures("test", places)[None], labels[places][None], classes=data.classes)
-        sent = expose(model, HONEST, weights, batch, [number]).observation.rounds[0].sent
-        return torch.cat([sent[name].flatten() for name in behind])
+    def update(of: Batch) -> Tensor:
+        sent = expose(model, HONEST, weights, of, [number]).observation.rounds[0].sent
+        return torch.cat([sent[name].flatten().double() for name in behind])
 
-    return float(torch.nn.functional.cosine_similarity(update(index), update(index[:1]), dim=0))
+    alone = map_tensors(lambda value: value[:, :1], batch)
+    return float(torch.nn.functional.cosine_similarity(update(batch), update(alone), dim=0))
+
+
+def show_fished_images(trials: int, iterations: int, device: str) -> None:
+    """Print the PSNR of the images of class 0 as IG reads them from fished updates, beside guesses without the update."""
+    data = load("cifar10")
+    public, labels = data.pictures("train", range(4000)), data.labels("train", range(4000))
+    each = [fishing_batch(number) for number in range(trials)]
+    model = each[0][0]
+    weights = {name: torch.stack([first[name] for _, first, _ in each]) for name in each[0][1]}
+    batch = map_tensors(lambda *values: torch.cat(values), *[one for *_, one in each])
+    truth = map_tensors(lambda value: value[:, :1], batch)
+    for tv in (1e-4, 1e-2):
+        manipulation = Fishing(reader=ig(iterations=iterations, tv=tv))
+        exposure = expose_manipulated(manipulation, model, HONEST, weights, batch, public, list(range(trials)))
+        read = reconstruct(exposure, manipulation, Execution(device=device))
+        show_psnr(f"ig, {iterations} iterations, tv {tv:g}", truth, guessed(read.inputs[:, :1], truth.labels))
+    known = replace(exposure.knowledge, labels=truth.labels, samples=1)
+    show_psnr("class mean", truth, class_mean(public, labels, classes=data.classes).guess(known, trials))
+    show_psnr("nearest public image", truth, nearest_public(truth, public, labels, classes=data.classes).reconstruction)
+
+
+def show_psnr(name: str, truth: Batch, guess: Reconstruction) -> None:
+    """Print the mean PSNR of one image a trial with its interval, and how many count as recovered."""
+    result = judge(truth, guess, name=name)
+    psnr = estimate_mean(result.scores.psnr, truth.mask)
+    recovered = f"{int(result.recovered.sum())} of {truth.trials} recovered"
+    print(f"{name}: PSNR {psnr.value:.1f} dB ({psnr.low:.1f} to {psnr.high:.1f}), {recovered}", flush=True)
+
+
+def accuracy_under(client: Client, seed: int) -> float:
+    """Return the accuracy after training with clients that use a remedy."""
+    data = load("fashion_mnist")
+    model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
+    index = range(64 * CLIENTS * seed, 64 * CLIENTS * (seed + 1))
+    images, labels = data.pictures("train", index), data.labels("train", index)
+    batch = make_batch(images.unflatten(0, (CLIENTS, -1)), labels.unflatten(0, (CLIENTS, -1)), classes=data.classes)
+    weights = {name: value[0] for name, value in draw_parameters(model, Torch(), random.key([seed])).items()}
+    for number in range(ROUNDS):
+        shared = {name: value.expand(CLIENTS, *value.shape) for name, value in weights.items()}
+        sent = (
+            client.observe(model, shared, batch, [1000 * seed + 10 * number + k for k in range(CLIENTS)]).rounds[0].sent
+        )
+        weights = {name: value - RATE * sent[name].mean(0) for name, value in weights.items()}
+    x, y = data.pictures("test", range(1000)), data.labels("test", range(1000))
+    return float((model.apply(weights, model.buffers, x, random.key(0))[0].argmax(1) == y).double().mean())
+
+
+def show_interval(values: Tensor) -> str:
+    """Return n, mean and interval of shares."""
+    found = estimate_mean(values[:, None], torch.ones(len(values), 1, dtype=torch.bool), within=(0.0, 1.0))
+    return f"{len(values)} | {found.value:.3f} | {found.low:.3f} to {found.high:.3f}"
 
 
 def main() -> None:
@@ -181,13 +254,27 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", default=list(ROWS))
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--fishing", action="store_true", help="the purity of fished updates instead")
+    parser.add_argument("--iterations", type=int, default=0, help="of IG on fished updates; 0: none")
+    parser.add_argument("--device", default="cpu", help="of IG on fished updates")
+    parser.add_argument("--accuracy", action="store_true", help="what the remedies cost instead")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.fishing:
         for honest in (True, False):
             cosines = torch.tensor([fished(number, honest=honest) for number in range(asked.batches)])
             who = "honest" if honest else "fishing"
-            print(f"{who}: n = {len(cosines)}, cosine {cosines.mean():.4f}, {cosines.min():.4f} to {cosines.max():.4f}")
+            print(
+                f"{who}: n = {len(cosines)}, cosine {cosines.mean():.4f}, {cosines.min():.4f} to {cosines.max():.4f}",
+                flush=True,
+            )
+        if asked.iterations:
+            show_fished_images(asked.batches, asked.iterations, asked.device)
+        return
+    if asked.accuracy:
+        print("| remedy | n | accuracy | 95 % |\n|---|---|---|---|")
+        for remedy, client in REMEDIES.items():
+            found = [accuracy_under(client, seed) for seed in range(asked.batches)]
+            print(f"| {remedy} | {show_interval(torch.tensor(found, dtype=torch.float64))} |", flush=True)
         return
     print(
         "| row | set | B | n | share | 95 % | published | honest | nearest | s a batch |\n|---|---|---|---|---|---|---|---|---|---|"
@@ -196,14 +283,11 @@ def main() -> None:
         row = ROWS[name]
         data = load(row.data)
         private = asked.batches * row.batch if private_part(row, data) == "train" else 0
-        known = range(min(PUBLIC, data.size("train") - private))
-        public, labels = data.pictures("train", known), data.labels("train", known)
-        results = [play(row, number, public, labels) for number in range(asked.batches)]
-        shares = torch.cat([each for each, _ in results])[:, None]
-        interval = estimate_mean(shares, torch.ones_like(shares, dtype=torch.bool), within=(0.0, 1.0))
+        public = data.pictures("train", range(min(PUBLIC, data.size("train") - private)))
+        results = [play(row, number, public) for number in range(asked.batches)]
         honest, nearest, took = torch.tensor([rest for _, rest in results]).nanmean(0).tolist()
         print(
-            f"| {name} | {row.data} | {row.batch} | {len(shares)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
+            f"| {name} | {row.data} | {row.batch} | {show_interval(torch.cat([each for each, _ in results]))} | "
             f"{row.published} | {'' if honest != honest else f'{honest:.3f}'} | {nearest:.3f} | {took:.1f} |",
             flush=True,
         )

@@ -1,7 +1,8 @@
 """What updates of a small GPT give away of its sentences: the span test and the bag of words, beside the most frequent tokens.
 
     python benchmarks/text.py [ROW ...] [--batches 3]
-    python benchmarks/text.py --frontier [--batches 3]
+    python benchmarks/text.py --frontier FILE.json [--batches 3]
+    python benchmarks/text.py gpt2-size-32 --device cuda
 
 Every row is a client of a random-init GPT (width 128, 4 heads, 3 blocks, 2,000 words; `wide`: width 256) with sentences of 12 Zipf
 tokens; each batch has weights and sentences of its own. `exact` is the share of sentences that came back whole (a language model's
@@ -9,15 +10,18 @@ without its last token, which has no gradient), with a 95 % interval over batche
 `false` counts sentences that are in no batch, `false proved` those of them that were called proved;
 `pairs` is the recall of (token, position) pairs in the first span. `bag` says in how many batches the embedding's rows are exactly the
 set of tokens. `null` is ROUGE-1 of the 12 most frequent words. `budget` is the most dimensions that the sent matrices can span.
-Seconds are of one span test on one thread. `bert` rows are encoders. `--frontier` prints the exact share of adapters' clients after ten
-steps of SGD, rank by batch.
+Seconds are of one span test on one thread. `bert` rows are encoders. `--first` moves the seeds: limits were tuned on those from 0.
+`--frontier` writes the exact share of adapters' clients after ten steps of SGD, rank by batch, which `tools/frontier_picture.py` draws.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +50,9 @@ class Row:
     optimiser: str = "sgd"
     training: int = 0  # steps of Adam on other sentences before
     encoder: bool = False
+    depth: int = 3
+    words: int = WORDS
+    length: int = LENGTH
 
 
 ROWS = {
@@ -54,10 +61,15 @@ ROWS = {
     "language-8": Row(8, language=True),
     "weights-8": Row(8, dtype=torch.float32, steps=1),
     "trained-8": Row(8, training=500),
-    "dropout-4": Row(4, dropout=0.1),
+    **{f"dropout-{batch}": Row(batch, dropout=0.1) for batch in (1, 2, 4, 6)},
+    "dropout-4-float32": Row(4, dropout=0.1, dtype=torch.float32),
+    "dropout20-4": Row(4, dropout=0.2),
+    "dropout-language-4": Row(4, dropout=0.1, language=True),
+    "dropout-bert-1": Row(1, dropout=0.1, encoder=True),
     **{f"bert-{batch}": Row(batch, encoder=True) for batch in (1, 2, 4)},
     "bert-float32-2": Row(2, encoder=True, dtype=torch.float32),
     "wide-16": Row(16, width=256),
+    "gpt2-size-32": Row(32, width=768, depth=12, words=50_257, length=20),
     "lora-r8-first-gradient": Row(1, rank=8),
     "lora-r8-10-steps": Row(1, rank=8, steps=10),
     "lora-r4-10-steps": Row(1, rank=4, steps=10),
@@ -68,10 +80,11 @@ ROWS = {
 }
 
 
-def sentences(number: int, generator: torch.Generator) -> Tensor:
-    """Return N x 12 tokens, the k-th with a chance of 1 / k."""
-    chance = 1 / torch.arange(1, WORDS + 1).double()
-    return torch.multinomial(chance, number * LENGTH, replacement=True, generator=generator).reshape(number, LENGTH)
+def sentences(row: Row, number: int, generator: torch.Generator) -> Tensor:
+    """Return N x L tokens, the k-th with a chance of 1 / k."""
+    chance = 1 / torch.arange(1, row.words + 1, device="cpu").double()
+    tokens = torch.multinomial(chance, number * row.length, replacement=True, generator=generator)
+    return tokens.reshape(number, row.length).to(torch.get_default_device())
 
 
 def backward(module: nn.Module, x: Tensor) -> None:
@@ -92,11 +105,17 @@ def weights_of(module: nn.Module, *, trained: bool = False) -> Tree:
 def network(row: Row, generator: torch.Generator) -> nn.Module:
     """Return the network of one batch, trained before if the row says so."""
     module: nn.Module = (bert if row.encoder else gpt)(
-        vocabulary=WORDS, positions=LENGTH, width=row.width, classes=None if row.language else 2, dropout=row.dropout
+        vocabulary=row.words,
+        positions=row.length,
+        width=row.width,
+        heads=max(4, row.width // 64),
+        depth=row.depth,
+        classes=None if row.language else 2,
+        dropout=row.dropout,
     )
     adam = torch.optim.Adam(module.parameters(), lr=1e-3)
     for _ in range(row.training):
-        backward(module, sentences(16, generator))
+        backward(module, sentences(row, 16, generator))
         adam.step()
     module = module.to(row.dtype)
     return module if row.rank is None else adapt(module, rank=row.rank)
@@ -131,7 +150,7 @@ def measure(row: Row, x: Tensor, seen: Round, reading: SpanReading) -> tuple[flo
     bag = float("nan")
     if rows is not None and not row.steps:
         bag = float(bag_of_gradient(rows).tokens.tolist() == shown.unique().tolist())
-    null = score_text(shown.tolist(), [list(range(LENGTH))] * len(x))
+    null = score_text(shown.tolist(), [list(range(row.length))] * len(x))
     exact, right = float(scores.exact.double().mean()), len(proved & private) / len(private)
     return exact, len(true & passed) / len(true), false, bag, float(null.rouge1.mean()), right, len(proved - private)
 
@@ -139,60 +158,64 @@ def measure(row: Row, x: Tensor, seen: Round, reading: SpanReading) -> tuple[flo
 def play(row: Row, number: int) -> tuple[tuple[float, ...], SpanReading, float]:
     """Return the scores of one batch, what was read, and the seconds of the span test."""
     torch.manual_seed(number)
-    generator = torch.Generator().manual_seed(number)
-    module, x = network(row, generator), sentences(row.batch, generator)
+    generator = torch.Generator("cpu").manual_seed(number)
+    module, x = network(row, generator), sentences(row, row.batch, generator)
     seen, shares = observe(row, module, x)
     began = time.perf_counter()
     closest = row.batch if row.steps > 1 else None
-    reading = span_test(module, seen, shares, vocabulary=WORDS, length=LENGTH, closest=closest)
+    reading = span_test(module, seen, shares, vocabulary=row.words, length=row.length, closest=closest)
     seconds = time.perf_counter() - began
-    return measure(row, x, seen, reading), reading, seconds
+    with torch.device("cpu"):
+        return measure(row, x, seen, reading), reading, seconds
 
 
-def print_row(name: str, batches: int) -> None:
+def print_row(name: str, first: int, batches: int) -> None:
     """Print the table's line of a row."""
     row = ROWS[name]
-    scores, readings, times = zip(*(play(row, number) for number in range(batches)), strict=True)
-    exact, pairs, false, bag, null, proved, wrong = torch.tensor(scores, dtype=torch.float64).mT
+    scores, readings, times = zip(*(play(row, first + number) for number in range(batches)), strict=True)
+    exact, pairs, false, bag, null, proved, wrong = torch.tensor(scores, dtype=torch.float64, device="cpu").mT
     ranks = [reading.rank for reading in readings]
-    interval = estimate_mean(exact[:, None], torch.ones(batches, 1, dtype=torch.bool), within=(0.0, 1.0))
+    interval = estimate_mean(exact[:, None], torch.ones(batches, 1, dtype=torch.bool, device="cpu"), within=(0.0, 1.0))
     right = "" if bool(bag.isnan().any()) else f"{int(bag.sum())} of {batches}"
     print(
-        f"| {name} | {batches} | {row.batch * LENGTH} | {min(ranks)}-{max(ranks)} | {readings[0].budget} | "
+        f"| {name} | {batches} | {row.batch * row.length} | {min(ranks)}-{max(ranks)} | {readings[0].budget} | "
         f"{interval.value:.2f} | {interval.low:.2f} to {interval.high:.2f} | {float(proved.mean()):.2f} | {int(false.sum())} | "
         f"{int(wrong.sum())} | {float(pairs.mean()):.2f} | {right} | {float(null.mean()):.2f} | {sum(times) / batches:.1f} |",
         flush=True,
     )
 
 
-def print_frontier(batches: int) -> None:
-    """Print the exact share of adapters' clients after ten steps of SGD: a line a rank, with its budget, a column a batch."""
-    sizes = (1, 2, 4)
-    print(f"| rank (budget) | {' | '.join(f'{LENGTH * batch} tokens' for batch in sizes)} |\n" + "|---" * 4 + "|")
-    for rank in (2, 4, 8, 16, 32):
-        shares = []
-        for batch in sizes:
-            exact = [play(Row(batch, rank=rank, steps=10), number)[0][0] for number in range(batches)]
-            shares.append(f"{sum(exact) / batches:.2f} ({min(exact):.2f} to {max(exact):.2f})")
-        print(f"| {rank} ({2 * rank}) | {' | '.join(shares)} |", flush=True)
+def frontier(first: int, batches: int) -> Iterator[dict[str, object]]:
+    """Return the exact shares of adapters' clients after ten steps of SGD, a record for every rank and batch."""
+    for rank in (2, 4, 6, 8, 12, 16, 24, 32):
+        for batch in (1, 2, 4):
+            row = Row(batch, rank=rank, steps=10)
+            exact = [play(row, first + number)[0][0] for number in range(batches)]
+            yield {"rank": rank, "budget": 2 * rank, "tokens": batch * row.length, "exact": exact}
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("rows", nargs="*", default=list(ROWS))
+    parser.add_argument("rows", nargs="*", default=[name for name in ROWS if not name.startswith("gpt2")])
     parser.add_argument("--batches", type=int, default=3)
-    parser.add_argument("--frontier", action="store_true")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first batch")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--frontier", type=Path, help="write the frontier to this JSON file")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.frontier:
-        print(f"n = {asked.batches} batches a cell: mean exact share (least to most)\n")
-        print_frontier(asked.batches)
+    torch.set_default_device(asked.device)
+    if asked.frontier is not None:
+        cells = []
+        for cell in frontier(asked.first, asked.batches):
+            cells.append(cell)
+            print(cell, flush=True)
+            asked.frontier.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
         return
     head = "row | n | tokens | rank | budget | exact | 95 % | proved | false | false proved | pairs | bag | null | s"
     print(f"| {head} |\n" + "|---" * 14 + "|")
     for name in asked.rows:
-        print_row(name, asked.batches)
+        print_row(name, asked.first, asked.batches)
 
 
 if __name__ == "__main__":

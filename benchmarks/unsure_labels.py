@@ -64,7 +64,9 @@ def main() -> None:
     seen = Client().observe(model, held, batch, seeds)
     knowledge = attacker_knowledge(model, Client(), batch)
     read = read_batch(model, seen, knowledge, random.key(seeds))
-    print(f"accuracy {accuracy:.2f}; rule: labels {show(label_overlap(batch.labels, read.labels))}, sure {float(read.sure.double().mean()):.2f}")
+    print(
+        f"accuracy {accuracy:.2f}; rule: labels {show(label_overlap(batch.labels, read.labels))}, sure {float(read.sure.double().mean()):.2f}"
+    )
     known = attacker_knowledge(model, Client(), batch, labels=True)
     print("| labels | labels right | PSNR in dB | mismatch |\n|---|---|---|---|")
     for labels, given in (("auto", knowledge), (JOINT, knowledge), ("known", known)):

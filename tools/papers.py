@@ -1,4 +1,4 @@
-"""Write docs/papers.md and the table of papers in README.md from the recorded results.
+"""Write docs/papers.md, the table of papers in README.md and the tables of rows in docs/how-to/papers.md from the recorded results.
 
 python tools/papers.py            # write them
 python tools/papers.py --check    # exit 1 if they are not what would be written
@@ -7,14 +7,17 @@ python tools/papers.py --check    # exit 1 if they are not what would be written
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
+from leakscope_papers.pages.rows import rows_table
 from leakscope_papers.pages.standing import standing_page, summary_table
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "papers.md", ROOT / "README.md"
+PAGE, README, HOW_TO = ROOT / "docs" / "papers.md", ROOT / "README.md", ROOT / "docs" / "how-to" / "papers.md"
 BEGIN, END = "<!-- tools/papers.py -->\n", "<!-- end -->\n"
+ROWS = re.compile(r"(<!-- rows (\S+) (\S+) ([^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)  # item, part, measures
 
 
 def pages() -> dict[Path, str]:
@@ -24,7 +27,14 @@ def pages() -> dict[Path, str]:
     _, end, after = rest.partition(END)
     if not end:
         raise SystemExit(f"README.md must hold {BEGIN.strip()} and {END.strip()}, a line each")
-    return {PAGE: standing_page(), README: f"{before}{BEGIN}{summary_table('src/leakscope_papers')}\n{END}{after}"}
+    how_to = ROWS.sub(
+        lambda found: found[1] + rows_table(found[2], found[3], found[4].split()), HOW_TO.read_text("utf-8")
+    )
+    return {
+        PAGE: standing_page(),
+        HOW_TO: how_to,
+        README: f"{before}{BEGIN}{summary_table('src/leakscope_papers')}\n{END}{after}",
+    }
 
 
 def main() -> None:

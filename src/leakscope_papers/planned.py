@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from leakscope.core.record import Plain
 from leakscope_papers.files import file_dataclass
-from leakscope_papers.items import Item, Part, home_of, item_files, read_item
+from leakscope_papers.items import Item, Part, find_part, home_of, item_files, read_item
 from leakscope_papers.naming import Column, places_of
 from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.scales import parts_at, rows_at, scenario_at, settings_at
@@ -138,12 +138,18 @@ def wanted(item: Item, part: Part, scale: str, counted: Callable[[Settings], boo
     return sum(trials_of(each) for each in cells.values() if counted(each))
 
 
+def trials_a_cell(item: Item, part: str, scale: str) -> int:
+    """Return the trials of each cell of a part at a scale; 0 for a program, whose rows are not of trials."""
+    owner, home = home_of(item, find_part(item, part))
+    return 0 if home.program else trials_of(settings_at(owner, home, scale))
+
+
 @file_dataclass
 class Repeats:
     """The repetitions of a cell: `trials` clients for each of the seeds."""
 
     trials: int
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = (0,)
 
 
 def trials_of(settings: Settings) -> int:

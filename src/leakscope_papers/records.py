@@ -28,7 +28,7 @@ from leakscope_papers.registry import papers
 
 FORMAT, DIGITS = 1, 6
 MOST_CURVES = 16_000  # bytes of all curves in a file; longer ones are left out
-SOURCE_FACTS = ("leakscope", "torch", "revision", "device", "date", "command", "page")
+SOURCE_FACTS = ("leakscope", "torch", "revision", "device", "date", "command", "page", "seconds", "trials")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +112,24 @@ def read_recorded(path: Path, item: str, scale: str) -> Recorded:
 
 
 def with_rows_of(path: Path, recorded: Recorded) -> Recorded:
-    """Return recorded rows plus those of a file for other cells or other settings, so that parts not rerun keep their rows."""
+    """Return recorded rows plus those of a file for other cells or other settings, so that parts not rerun keep their rows.
+
+    Of two rows of one cell with the same settings the one of more trials is kept, the new one if equal.
+    """
     if not path.is_file():
         return recorded
     old = read_recorded(path, recorded.item, recorded.scale)
-    new = {(_place(row), row.settings) for row in recorded.rows}
-    places = {_place(row) for row in recorded.rows}
+    larger = {(place_of(row), row.settings): row.trials for row in old.rows if row.settings}
+    fresh = [row for row in recorded.rows if row.trials >= larger.get((place_of(row), row.settings), 0)]
+    recorded = replace(recorded, rows=tuple(fresh))
+    new = {(place_of(row), row.settings) for row in recorded.rows}
+    places = {place_of(row) for row in recorded.rows}
     kept = [
         row
         for row in old.rows
-        if (_place(row), row.settings) not in new and (row.settings or row.earlier or _place(row) not in places)
+        if (place_of(row), row.settings) not in new and (row.settings or row.earlier or place_of(row) not in places)
     ]
-    replaced = [row for row in old.rows if not row.settings and not row.earlier and _place(row) in places]
+    replaced = [row for row in old.rows if not row.settings and not row.earlier and place_of(row) in places]
     kept += [replace(row, earlier="measured before, settings not recorded") for row in replaced]
     tables = {table.part: table for table in (*old.columns, *recorded.columns)}
     settings = {**old.settings, **recorded.settings}
@@ -132,8 +138,14 @@ def with_rows_of(path: Path, recorded: Recorded) -> Recorded:
     )
 
 
-def _place(row: Measured) -> tuple[Column, str]:
-    return row.column, repr(sorted((axis, repr(value)) for axis, value in row.where.items()))
+def place_of(row: Measured) -> tuple[Column, str]:
+    """Return the place and column of a row, as a key."""
+    return place_key(row.column, row.where)
+
+
+def place_key(column: Column, where: Mapping[str, Plain]) -> tuple[Column, str]:
+    """Return a place and column as a key, whatever the order of the axes."""
+    return column, repr(sorted((axis, repr(value)) for axis, value in where.items()))
 
 
 def _shared_axes(rows: tuple[Measured, ...]) -> dict[str, Plain]:

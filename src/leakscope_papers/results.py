@@ -20,6 +20,7 @@ from leakscope_papers.planned import Settings, partly, planned_cells, present_ha
 from leakscope_papers.records import Recorded, read_recorded, recorded_file
 from leakscope_papers.runs import joined, read_part, run_exists, stands
 from leakscope_papers.scales import SCALES, parts_at, run_directory, scale_of
+from leakscope_papers.shared_rows import recorded_rows
 
 MACHINE_FACTS = ("device", "torch", "revision")
 FULL = SCALES[-1]
@@ -70,9 +71,11 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
     return replace(result, runs=runs, missing=tuple(missing), partial=partial)
 
 
-def recorded_result(item: Item, scale: str, path: Path) -> Result:
-    """Return the result of an item at a scale from a recorded file."""
-    recorded = read_recorded(path, item.name, scale)
+def recorded_result(item: Item, scale: str, out: Path | None = None) -> Result | None:
+    """Return the result of an item at a scale from the recorded files of the papers or of a directory; None if there are none."""
+    recorded = recorded_rows(item, scale, out)
+    if recorded is None:
+        return None
     facts = {row.part: _undated(row.source) for row in reversed(recorded.rows) if not row.earlier}
     result = _assembled(item, recorded, gathered_facts(facts))
     measured = Counter(cell.part for cell in result.cells)
@@ -83,7 +86,7 @@ def recorded_result(item: Item, scale: str, path: Path) -> Result:
 
 
 def _undated(facts: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in facts.items() if name != "date"}
+    return {name: value for name, value in facts.items() if name not in ("date", "seconds", "trials")}
 
 
 def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:
@@ -163,6 +166,17 @@ def results_of_runs(out: Path, scale: str | None = None, names: list[str] | None
     return results
 
 
+def recorded_in(out: Path, scale: str | None = None, names: list[str] | None = None) -> list[Recorded]:
+    """Return the rows in the files ITEM.SCALE.json of a directory, as `leakscope paper record --out` writes them."""
+    sizes = (scale,) if scale else SCALES
+    files = {
+        (item.name, size): recorded_file(item.name, size, out)
+        for item in choose_items(names or ["all"])
+        for size in sizes
+    }
+    return [read_recorded(path, *of) for of, path in files.items() if path.is_file()]
+
+
 def _results(
     scale: str | None, names: list[str] | None, result_at: Callable[[Item, str], Result | None]
 ) -> list[Result]:
@@ -185,5 +199,4 @@ def _nothing_run(out: Path, scale: str | None) -> InputError:
 def _result_at(item: Item, scale: str, out: Path | None) -> Result | None:
     if out is not None and (result := result_of(item, scale, out)) is not None:
         return result
-    path = recorded_file(item.name, scale, out)
-    return recorded_result(item, scale, path) if path.is_file() else None
+    return recorded_result(item, scale, out)

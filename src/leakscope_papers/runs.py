@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -57,9 +58,16 @@ def read_part(item: Item, part: Part, directory: Path) -> PartRun:
         return PartRun(cells, {settings_hash(rows.settings): rows.settings}, len(rows.rows), facts)
     run = Run.open(directory)
     settings = {settings_hash(cell.settings): cell.settings for cell in run.cells() if not cell.baseline}
-    facts = {**run.facts(), "date": str(run.history()[-1]["started"])[:10]}
+    facts = {**run.facts(), "date": str(run.history()[-1]["started"])[:10], **_spent(run)}
     cells = tuple(replace(cell, source=facts) for cell in measured_cells(item, part, run))
     return PartRun(cells, settings, landed(item, part, run), facts)
+
+
+def _spent(run: Run) -> dict[str, str]:
+    """Return the seconds of all stored chunks of a run on its device, and their trials with the baselines'."""
+    chunks = run.chunks()
+    seconds = sum(cast(float, chunk["seconds"]) for chunk in chunks)
+    return {"seconds": f"{seconds:.0f}", "trials": str(sum(cast(int, chunk["trials"]) for chunk in chunks))}
 
 
 def landed(item: Item, part: Part, run: Run) -> int:

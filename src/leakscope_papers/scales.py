@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
@@ -80,14 +80,27 @@ def note_of(part: Part, settings: Mapping[str, object]) -> str:
     return "on the user's own FEMNIST" if FEMNIST in data_sets(settings) else part.note
 
 
-def scenario_at(item: Item, part: Part, scale: str, *, own: bool | None = None) -> Scenario:
-    """Return the checked scenario of a part at a scale; `own` as in `settings_at`."""
+def scenario_at(item: Item, part: Part, scale: str, *, own: bool | None = None, most: int | None = None) -> Scenario:
+    """Return the checked scenario of a part at a scale, with at most `most` trials a cell; `own` as in `settings_at`."""
     from leakscope.scenario import ScenarioError
 
+    settings = settings_at(item, part, scale, own=own)
     try:
-        return _scenario(json.dumps(settings_at(item, part, scale, own=own)))
+        return _scenario(json.dumps(settings if most is None else with_fewer_trials(settings, most)))
     except ScenarioError as error:
         raise InputError(f"{item.name}, part {part.name}, scale {scale}: {str(error).splitlines()[0]}") from None
+
+
+def with_fewer_trials(settings: Mapping[str, object], most: int) -> dict[str, object]:
+    """Return a scenario with at most `most` trials a cell: the first seeds, of the first of them the first clients.
+
+    The trials are among those of the whole scenario, so a later run of it in the same directory adds the others.
+
+    >>> with_fewer_trials({"trials": 100, "seeds": [0, 1, 2]}, 250), with_fewer_trials({"trials": 100, "seeds": [0, 1]}, 50)
+    ({'trials': 100, 'seeds': [0, 1]}, {'trials': 50, 'seeds': [0]})
+    """
+    clients, seeds = cast(int, settings["trials"]), cast("list[int]", settings.get("seeds", [0]))
+    return {**settings, "trials": min(clients, most), "seeds": seeds[: max(1, most // clients)]}
 
 
 @functools.lru_cache(maxsize=512)

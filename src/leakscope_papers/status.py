@@ -6,10 +6,9 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from leakscope_papers.comparing import ALIKE, JUDGED, NO_SUCCESS, TOO_FEW
+from leakscope_papers.comparing import ALIKE, JUDGED, NO_SUCCESS, TOO_FEW, Measured
 from leakscope_papers.items import Item, read_item
-from leakscope_papers.planned import planned_cells
-from leakscope_papers.records import recorded_file
+from leakscope_papers.planned import planned_cells, trials_a_cell
 from leakscope_papers.results import FULL, Result, recorded_result
 from leakscope_papers.scales import SCALES, scale_of
 
@@ -30,10 +29,9 @@ class RowCount:
 def rows_of(item: Item, scale: str) -> RowCount:
     """Return how many rows of an item are recorded at a scale, of how many."""
     planned = len(planned_cells(item, scale))
-    path = recorded_file(item.name, scale)
-    if not path.is_file():
+    result = recorded_result(item, scale)
+    if result is None:
         return RowCount(0, planned)
-    result = recorded_result(item, scale, path)
     return RowCount(len(result.cells), planned, len(result.earlier), result.missing)
 
 
@@ -70,9 +68,9 @@ class Numbers:
 def recorded_results(name: str) -> Mapping[str, Result]:
     """Return scale -> recorded result of an item, the largest scale first; those of stand-in data are left out."""
     item = read_item(name)
-    files = {scale: recorded_file(name, scale) for scale in reversed(SCALES) if scale in item.scales}
-    found = {scale: path for scale, path in files.items() if path.is_file() and not scale_of(item, scale).stand_in}
-    return {scale: recorded_result(item, scale, path) for scale, path in found.items()}
+    scales = [scale for scale in reversed(SCALES) if scale in item.scales and not scale_of(item, scale).stand_in]
+    results = {scale: recorded_result(item, scale) for scale in scales}
+    return {scale: result for scale, result in results.items() if result is not None}
 
 
 def numbers_of(item: Item) -> Numbers:
@@ -88,17 +86,22 @@ def numbers_of(item: Item) -> Numbers:
         columns = [column for column in result.comparison.columns if column.judged]
         for column in sorted(columns, key=lambda column: -sum(counts[column.title].get(word, 0) for word in ALIKE)):
             for line in result.comparison.lines:
-                n = max((cell.trials for cell in line.measured if cell.column == column), default=0)
+                large = any(cell.column == column and _at_size(item, scale, cell) for cell in line.measured)
                 for measure, row in line.printed.items():
                     verdict = line.verdicts.get((column.title, measure))
                     if verdict is not None and verdict.word in MEASURED:
-                        verdicts.setdefault(id(row), (verdict.word, scale == FULL or n >= LARGE))
+                        verdicts.setdefault(id(row), (verdict.word, large))
     words = [verdicts[id(row)] for row in rows if id(row) in verdicts]
     alike = sum(word in ALIKE for word, _ in words)
     apart = sum(word not in (*ALIKE, TOO_FEW) for word, _ in words)
     return Numbers(len(rows), len(words), sum(large for _, large in words), alike, apart)
 
 
+def _at_size(item: Item, scale: str, cell: Measured) -> bool:
+    """Return whether a row has at least LARGE trials, or all of full scale where its paper has fewer."""
+    return cell.trials >= LARGE or (scale == FULL and cell.trials >= trials_a_cell(item, cell.part, scale))
+
+
 def total(items: Iterable[Item]) -> Numbers:
-    """Return how the printed numbers of several items stand."""
-    return sum(map(numbers_of, items), Numbers())
+    """Return how the printed numbers of several items stand, without those that another item prints too."""
+    return sum((numbers_of(item) for item in items if not item.printed.again), Numbers())

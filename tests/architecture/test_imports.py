@@ -44,10 +44,10 @@ ROOMS = {
         "clients",
         "federated",
     },
-    "sweep": LOWER | {"play", "scenario"},
+    "sweep": LOWER | {"play", "scenario", "servers"},
     "training": LOWER | {"scenario", "sweep"},
     "search": LOWER | {"scenario", "sweep"},
-    "auditing": LOWER | {"play", "scenario", "sweep"},
+    "auditing": LOWER | {"play", "scenario", "servers", "sweep"},
     "guarding": {"core", "metrics", "defences", "attacks", "clients", "play", "auditing"},
     "scanning": {"core", "models", "learning", "attacks", "clients", "play", "auditing"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
@@ -55,7 +55,7 @@ ROOMS = {
     "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding", "scanning"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
-        *("models", "scanning", "studies", "report", "integrations"),
+        *("clients", "models", "scanning", "studies", "report", "integrations"),
     },
 }
 LINES = 6000  # a room with more is two rooms

@@ -74,7 +74,7 @@ BRIEF = 0.5  # minutes: more than a few iterations take, so that an audit ends b
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attack end after a few iterations: enough for the dense network, and no time is spent on probing."""
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 4, "sme": 4})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 4, "sme": 4})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=4))
 
 
@@ -558,7 +558,7 @@ def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: B
 def test_an_attack_that_does_not_succeed_judges_no_remedy(
     monkeypatch: pytest.MonkeyPatch, most: int, said: str
 ) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": most, "sme": 4})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": most, "sme": 4})
     monkeypatch.setattr(advice, "fitting", lambda *_, **__: [])  # no time for more
     monkeypatch.setattr(advice, "iterations_within", lambda *_: 5)
     subject = make_subject(target(model=conv()))
@@ -787,7 +787,7 @@ def test_a_python_file_is_told_by_the_name_it_is_imported_under(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=f"federation.audit:build .*{tmp_path / 'project'}$"):
         read_request(Path("project/federation/audit.py"))
-    with pytest.raises(InputError, match=r"holds federation,.* install"):
+    with pytest.raises(InputError, match=r"contains federation,.* install"):
         load_build("federation.audit:build")
     monkeypatch.chdir(tmp_path / "project")
     with pytest.raises(InputError, match=r"such as federation\.audit:build$"):

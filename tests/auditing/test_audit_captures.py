@@ -28,7 +28,7 @@ from leakscope.store.recorder import capture
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 2, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 2, "ig": 2, "sme": 2})
     monkeypatch.setattr("leakscope.auditing.capture_audit.fastest_threads", lambda *_: 1)
 
 

@@ -18,7 +18,7 @@ from leakscope.report.audit_page import page_of_audit
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 

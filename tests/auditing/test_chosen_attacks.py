@@ -34,7 +34,7 @@ INPUTS = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(1))
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attack of the suite end after an iteration."""
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 1, "sme": 1})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
@@ -120,7 +120,7 @@ def test_an_attack_of_ones_own_that_fails_is_named(error: Exception, grade: Grad
 
 
 def test_names_of_the_catalogue_and_attacks_that_cannot_work_here() -> None:
-    made = audited(["idlg", "analytic", "sme", "cpl", "ig"])
+    made = audited(["idlg", "analytic", "sme", "cpl", "ig", "feature_inversion"])
     assert "idlg" not in [item.what for item in made.untested if item.left_out]
     assert {"analytic", "sme"} <= {item.what for item in made.untested}  # no dense first layer, one gradient
     assert left_out(made) == []

@@ -352,7 +352,7 @@ def test_an_inspection_shows_itself_in_few_lines_and_escapes_names() -> None:
 def audited(
     module: nn.Module, inputs: Tensor, monkeypatch: pytest.MonkeyPatch, attacks: tuple[str, ...] | None
 ) -> Audit:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     labels = torch.arange(len(inputs)) % 3
     return audit(

@@ -24,7 +24,7 @@ from leakscope.store.captures import Capture, write_capture
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 

@@ -169,7 +169,7 @@ def control_of(trial: Trial, iterations: int, most: int, *, enough: bool = True)
 
 
 def test_only_the_whole_attack_shows_that_a_remedy_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 60, "sme": 4})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 60, "sme": 4})
     trial = conv_trial()
     (clip,) = candidates(trial, Clip(0.01))
     (short,) = run_together([clip.case], 1)
@@ -215,7 +215,7 @@ def test_what_hides_labels_alone_is_no_remedy() -> None:
 
 
 def test_what_is_left_of_the_time_goes_to_the_whole_attack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 60, "sme": 4})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 60, "sme": 4})
     monkeypatch.setattr(advice, "BRIEF", 12)
     trial = conv_trial()
     some = candidates(trial, Clip(0.01), GaussianNoise(10.0))

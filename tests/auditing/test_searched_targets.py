@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +18,14 @@ from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import cpl, ig, prior_only
 from leakscope.attacks.view import Clock
 from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_exposure
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.chosen_attacks import choose_attacks
+from leakscope.auditing.result import GIVEN, Audit, headline
 from leakscope.auditing.suite import TARGETS, Untested
 from leakscope.auditing.target import Target, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.auditing.target_readings import TargetError, read_targets
-from leakscope.auditing.verdict import Grade, worst_run
+from leakscope.auditing.verdict import Grade, grade, measure, worst_run
 from leakscope.core.errors import InputError
 from leakscope.core.tree import take
 from leakscope.core.types import LocalTraining
@@ -217,8 +220,28 @@ def test_an_audit_of_masks_names_its_bound() -> None:
     made = audit_target(brought("masks"), minutes=0.05, clients=2, remedies=False)
     assert made.grade not in (Grade.UNTESTED, Grade.A, Grade.B)
     assert {run.name for run in made.runs} <= {"cpl", f"cpl, {TARGETS}", "ig", f"ig, {TARGETS}"}
-    assert made.recovered >= made.recovered_untold
+    assert made.recovered >= made.recovered_without_targets
     render(page_of_audit(made, command="x"))
+
+
+@pytest.mark.parametrize(("given", "others"), [(False, True), (True, True), (True, False)])
+def test_the_headline_says_whose_grade_it_is_if_only_attackers_with_the_targets_leak(
+    *, given: bool, others: bool
+) -> None:
+    exposure = exposed("multi-label", 2)
+    batch, blind = exposure.batch, baseline(exposure)
+    exact = judge(batch, replace(blind.reconstruction, inputs=batch.inputs), name="exact")
+    runs = (replace(exact if others else blind, name="ig"), replace(exact if given else blind, name=f"ig, {TARGETS}"))
+    audit = Audit(
+        name="Net", grade=grade(runs, [blind], None), minutes=1, seconds=1, seed=0, exposure=exposure,
+        measures=measure(runs, [blind], None), runs=runs, nulls=(blind,),
+    )  # fmt: skip
+    assert audit.grade is Grade.F
+    assert audit.needs_targets is not others
+    assert audit_record(audit)["needs_targets"] is not others
+    for words in (headline(audit), page_of_audit(audit, command="x").headline, repr(audit)):
+        assert (GIVEN in words) is not others
+        assert ("without them 0 of 2 were recovered" in words) is not others
 
 
 def test_of_attackers_who_recover_as_much_the_one_who_knew_less_is_the_worst() -> None:

@@ -71,7 +71,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "cli_audited", raising=False)
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     return tmp_path
 
@@ -95,6 +95,14 @@ def test_a_leaky_model_is_graded_written_and_fails_the_gate(place: Path) -> None
     assert "Grade F" in (place / "out" / "index.html").read_text()
 
 
+def test_json_is_the_record_and_a_report_of_the_directory_names_its_page(place: Path) -> None:
+    code, text = run("cli_audited:build", *BRIEF, "--json", "--out", "out")
+    assert code == 0
+    assert json.loads(text[: text.rindex("}") + 1]) == json.loads((place / "out" / "audit.json").read_text())
+    refused = CliRunner().invoke(app, ["report", "out"])
+    assert "out/index.html" in str(refused.exception)
+
+
 def test_without_a_gate_a_leak_is_no_error() -> None:
     code, text = run("cli_audited:build", *BRIEF)
     assert code == 0
@@ -102,7 +110,7 @@ def test_without_a_gate_a_leak_is_no_error() -> None:
 
 
 def test_an_audit_cut_short_is_inconclusive_and_passes_no_gate(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 10_000, "ig": 10_000})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 10_000, "ig": 10_000})
     short = ["--minutes", "0.02", "--clients", "2", "--no-remedies"]
     code, _ = run("cli_audited:noisy", *short, "--fail-above", "asr=1", "--out", "out")
     told = json.loads((place / "out" / "audit.json").read_text())

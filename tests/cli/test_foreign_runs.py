@@ -379,8 +379,8 @@ def test_crafted_tensors_end_in_a_page_or_in_one_line(run: Path, crafted: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("table", COLUMNS)
 def test_crafted_values_end_in_a_table_or_in_one_line(finished: Path, tmp_path: Path, table: str) -> None:
-    for column in COLUMNS[table]:
-        for number, value in enumerate(VALUES):
+    for place, column in enumerate(COLUMNS[table]):
+        for number, value in list(enumerate(VALUES))[place % 3 :: 3]:  # every value in a third of the columns
             run = Path(shutil.copytree(finished / "r", tmp_path / f"{column}{number}"))
             try:
                 change(run, f"UPDATE OR IGNORE {table} SET {column} = {value}")

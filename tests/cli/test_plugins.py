@@ -143,7 +143,7 @@ def test_an_audit_uses_own_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "brief_pieces.py").write_text(BRIEF)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 1, "sme": 1})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     words = f"audit {EXAMPLE / 'audit.yaml'} --attack brief --clients 2 --no-remedies --quiet --import {PACKAGE}"
     assert leakscope(*words.split()).code == 2  # no attack is called brief

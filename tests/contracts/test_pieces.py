@@ -81,6 +81,7 @@ from leakscope.attacks.batch_statistics import BatchStatistics
 from leakscope.attacks.deep_prior import THETA, Generated, Generator, ThroughGenerator
 from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened, bound_of, sent_coordinates
 from leakscope.attacks.dlfa import COPIES, average_copies
+from leakscope.attacks.feature_inversion import FeatureMatch, LayerInput
 from leakscope.attacks.group import GROUP, EachMember, GroupConsistency, InGroup, Others, mean_member
 from leakscope.attacks.known_policy import CHOICE, LONGEST, SIGNS, AddTransformed, Zeros
 from leakscope.attacks.null import silent, simulate_nothing
@@ -92,6 +93,7 @@ from leakscope.attacks.tokens.embedded import Embedded
 from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS, RowLength, TagMatch
 from leakscope.attacks.translate import AFFINE, AddSeen, identity, no_shift
 from leakscope.attacks.units import InNoiseUnits, PerGradient, Scaled
+from leakscope.attacks.view import Entering
 from leakscope.attacks.watched import HeadFeatures, Watched
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
@@ -182,7 +184,8 @@ def network(dtype: torch.dtype) -> Model:
     return to(build("lenet_dlg", SHAPE, CLASSES, {"width": 2}), dtype=dtype)
 
 
-FEATURES = network(torch.float32).parameters[public_head(network(torch.float32)).weight].shape[1]
+HEAD = public_head(network(torch.float32))
+FEATURES = network(torch.float32).parameters[HEAD.weight].shape[1]
 
 
 def played(
@@ -344,6 +347,7 @@ OBJECTIVES_OF: dict[Any, list[Any]] = {
     OnSimulated: [OnSimulated()],
     EachMember: [EachMember(), EachMember(TotalVariation())],
     TagMatch: [TagMatch(), TagMatch(0.5)],
+    FeatureMatch: [FeatureMatch(draw(9, TRIALS, SAMPLES, FEATURES), gradient) for gradient in (0.0, 0.5)],
     silent: [silent],
 }
 PRIORS_OF: dict[Any, list[Any]] = {
@@ -401,7 +405,10 @@ def test_an_objective_or_prior_is_one_number_per_trial(case: Any, dtype: torch.d
     clock = Clock(torch.tensor([0, 3, 9]), KEYS)
     knowledge = all_facts(observed, dtype)
     unknowns = {name: 3 * value for name, value in all_unknowns(dtype).items()}
-    view = View(unknowns, Simulated(update, output, targets), observed, played(dtype)[1].rounds[0], knowledge, clock)
+    features = draw(8, TRIALS, SAMPLES, FEATURES, dtype=dtype)
+    entering = (Entering(HEAD, features, torch.ones(TRIALS, SAMPLES, dtype=dtype)),)
+    simulated = Simulated(update, output, targets, entering)
+    view = View(unknowns, simulated, observed, played(dtype)[1].rounds[0], knowledge, clock)
     many = untouched(lift(lambda p, v: p(v)), part, view)
     assert many.shape == (TRIALS,)
     assert many.dtype == dtype
@@ -463,6 +470,7 @@ SIMULATORS_OF: dict[Any, list[tuple[Any, set[str]]]] = {
     ],
     KnownDropout: [(KnownDropout(KEYS), set())],
     Watched: [(Watched(), set())],
+    LayerInput: [(LayerInput(HEAD, OneGradient()), set())],
     Embedded: [(Embedded(OneGradient(), torch.tensor([0.5, 1.0, 2.0])), set())],
     InGroup: [(InGroup(), set())],
     ThroughGenerator: [(ThroughGenerator(Generator(2)), {THETA})],

@@ -82,7 +82,7 @@ def check(heard: list[ProgressEvent], *phases: str) -> None:
 
 
 def test_every_long_call_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     monkeypatch.setattr(frontier, "_defences", lambda length, size: [])
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))

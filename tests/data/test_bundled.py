@@ -91,7 +91,7 @@ def test_the_tool_makes_the_same_arrays_again(tmp_path: Path, monkeypatch: pytes
         sys, "argv", ["bundle_data.py", *map(str, (tmp_path, tmp_path / "copyright", tmp_path / "out"))]
     )
     runpy.run_path(str(TOOL), run_name="__main__")
-    for file in sorted(path.name for path in BUNDLED.iterdir()):
+    for file in sorted(path.name for path in BUNDLED.iterdir() if path.name.split(".")[0] in NAMES):
         made, bundled = tmp_path / "out" / file, BUNDLED / file
         if file.endswith(".txt"):
             assert made.read_text(encoding="utf-8") == bundled.read_text(encoding="utf-8")

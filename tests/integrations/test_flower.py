@@ -474,7 +474,7 @@ def test_what_the_example_recorded_can_be_audited(
 ) -> None:
     from leakscope.auditing import audit_captures, suite
 
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     server = importlib.import_module("digits_federation.server_app")
     build = importlib.import_module("digits_federation.audit")
     settings = SETTINGS | {"captures": str(tmp_path), "rounds": 1}

@@ -205,7 +205,7 @@ def test_the_simulator_records_what_can_be_audited(flare: Any, tmp_path: Path, m
     mean = torch.stack([c.sent["layers.0.weight"] for c in captures[:2]]).mean(0)
     torch.testing.assert_close(captures[2].before["layers.0.weight"], mean)
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 1, "sme": 1})
     result = audit_captures(tmp_path / "captures", importlib.import_module("digits").build(), minutes=1, clients=2)
     assert result.measures.asr is not None
     assert result.measures.asr.n == 16

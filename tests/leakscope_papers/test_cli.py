@@ -98,9 +98,25 @@ def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Output
     assert data["sources"][0]["command"].startswith("leakscope paper run")
     assert leakscope("paper", "report", tmp_path).code == 0
     assert 'id="mixing-table-1"' in (tmp_path / "papers.html").read_text("utf-8")
+    assert int(data["sources"][0]["trials"]) == 12
     again = leakscope("paper", "record", out, "--out", tmp_path)
     assert again.out == told.out
     assert json.loads(path.read_text("utf-8")) == data
+    elsewhere = leakscope("paper", "record", tmp_path, "--out", tmp_path / "papers")  # rows alone, without the runs
+    assert elsewhere.code == 0, elsewhere.err
+    assert json.loads((tmp_path / "papers" / path.name).read_text("utf-8")) == data
+
+
+def test_fewer_trials_a_cell_are_a_part_of_the_run_that_the_whole_command_goes_on_with(tmp_path: Path) -> None:
+    words = ("paper", "run", "mixing-figure-1", "--only", "mse", "--out", tmp_path, "--engine", "serial")
+    first = leakscope(*words, "--trials", "1")
+    assert first.code == 0, first.err
+    directory = tmp_path / "mixing-table-1" / "smoke" / "mse"
+    assert f"{directory}: 6 trials, 6 " in first.out
+    assert "--trials 1" in Run.open(directory).facts()["command"]
+    assert f"{directory}: 12 trials, 6 " in leakscope(*words).out
+    told = leakscope("paper", "run", "spn-figure-4", "--trials", "1", "--out", tmp_path)
+    assert "left out, because a program has no trials" in told.err
 
 
 def test_a_report_of_what_is_recorded_needs_no_runs(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def result_from(recorded: Recorded, folder: Path) -> Result:
     """Return the result of recorded rows, written and read."""
     path = folder / f"{recorded.item}.small.json"
     write_recorded(recorded, path)
-    return recorded_result(read_item(recorded.item), "small", path)
+    result = recorded_result(read_item(recorded.item), "small", folder)
+    assert result is not None
+    return result
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
@@ -133,6 +135,17 @@ def test_rows_of_parts_that_were_not_run_again_stay(tmp_path: Path) -> None:
     assert same_part.earlier.endswith("settings not recorded")
 
 
+def test_of_two_rows_with_the_same_settings_the_one_of_more_trials_stays(tmp_path: Path) -> None:
+    recorded = recorded_rows()
+    path = tmp_path / "x.json"
+    large = replace(recorded.rows[0], trials=1000)
+    small = replace(recorded.rows[1], trials=5)
+    write_recorded(replace(recorded, rows=(large, small)), path)
+    joined = with_rows_of(path, recorded)
+    assert len(joined.rows) == len(recorded.rows)
+    assert sorted(row.trials for row in joined.rows) == [20] * (len(recorded.rows) - 1) + [1000]
+
+
 def test_what_differs_names_the_nearest_settings() -> None:
     present = {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3, "z": 4}}
     assert what_differs({"x": 1, "y": 5}, present) == "y 5, now 2"
@@ -155,11 +168,11 @@ def test_every_recorded_file_is_of_an_item_and_its_rows_stand_where_the_item_pla
     seen = 0
     for item in choose_items(["all"]):
         for scale in item.scales:
-            path = recorded_file(item.name, scale)
-            if path.is_file():
-                seen += 1
+            seen += recorded_file(item.name, scale).is_file()
+            result = recorded_result(item, scale)
+            if result is not None:
                 planned = {(repr(sorted(map(repr, c.where.items()))), c.column) for c in planned_cells(item, scale)}
-                for row in recorded_result(item, scale, path).cells:
+                for row in result.cells:
                     assert (repr(sorted(map(repr, row.where.items()))), row.column) in planned, (item.name, row.where)
     files = list(recorded_file("cpl-table-1", "small").parents[2].glob("*/results/*.json"))
     assert seen == len(files) > 60

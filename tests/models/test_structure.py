@@ -21,7 +21,13 @@ HEADS["resnet20_cpl"] = replace(HEAD, nonnegative=False)  # tanh
 HEADS["vit_b16"] = Dense("heads.head.weight", "heads.head.bias", nonnegative=False)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"linear", "mlp", "mlp_sme", "lenet_sme", "resnet8", "vit"}))
+LARGE = {"vit_b16", "resnet18", "vgg16"}
+IMAGE_NETWORKS = sorted(set(MODELS) - {"linear", "mlp", "mlp_sme", "lenet_sme", "resnet8", "vit"} - LARGE)
+
+
+@pytest.mark.parametrize(
+    "name", [*IMAGE_NETWORKS, *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(LARGE))]
+)
 def test_image_networks_have_a_head_and_no_entry(name: str) -> None:
     model = build(name, (1, 16, 16), 4)
     assert model.head == HEADS.get(name, HEAD)

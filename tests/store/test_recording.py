@@ -95,7 +95,7 @@ def test_what_is_no_update_is_refused_and_leaves_no_capture(tmp_path: Path, chan
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 1, "sme": 1})
     return importlib.import_module("loop")
 
 

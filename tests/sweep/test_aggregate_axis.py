@@ -48,6 +48,6 @@ def test_clients_summed_are_an_axis_whose_scores_are_of_all_examples(tmp_path: P
         for cell in run.cells()
         for record in run.records(cell=cell.id)
     }
-    fewer = str({"clients": 4, "dropouts": 1})
+    fewer = "clients=4 dropouts=1 skew=1.0"
     attacked = {(False, "1", 2), (False, "4", 8), (False, fewer, 6)}
     assert samples == attacked | {(True, "None", 2), (True, "None", 8)}

@@ -27,6 +27,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.layer_inputs import noting
 from leakscope.core.model import Dense, Model
 from leakscope.core.padding import counting
+from leakscope.core.short_repr import short_repr
 from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds, direction
@@ -65,6 +66,8 @@ class FeatureMatch:
 
     features: Tensor
     gradient: float = 0.0
+
+    __repr__ = short_repr
 
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch."""

@@ -40,6 +40,7 @@ from leakscope.auditing.remedy_trials import (
     make_candidate,
     meet,
 )
+from leakscope.auditing.suite import FEATURES
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
 from leakscope.core.progress import Reporter
@@ -127,7 +128,7 @@ def advise(
     """Return how much still leaks under each remedy and what accuracy it costs, within the budget."""
     trial, options = Trial(subject, clients, seed), remedies_for(exposure)
     entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
-    able = [entry.name for entry in entries if entry.most is not None]
+    able = [entry.name for entry in entries if entry.most is not None and entry.name != FEATURES]
     judge = _judge(runs, able)
     if judge is None:
         reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")

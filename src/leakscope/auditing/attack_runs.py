@@ -32,7 +32,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.plugins import registered
 from leakscope.core.progress import SILENT, Reporter
 from leakscope.core.tree import take, to
-from leakscope.core.types import IMAGE_RANK, Reconstruction, direction, make_batch
+from leakscope.core.types import IMAGE_RANK, Batch, Reconstruction, direction, make_batch
 from leakscope.defences import Defence
 from leakscope.metrics import METRICS
 from leakscope.metrics.interval import estimate_rate
@@ -60,7 +60,7 @@ class Suite(NamedTuple):
     broken: tuple[str, ...] = ()  # attacks that apply and failed
     needed: float | None = None  # None: no evaluation was timed
     unplayed: str = ""  # clients that there was no time for, in words
-    division_alone: bool = False  # whether no attack that matches updates applies
+    division_alone: bool = False  # whether no attack that matches updates could be run
     interrupted: bool = False
 
     @property
@@ -75,6 +75,12 @@ class Suite(NamedTuple):
 def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:
     """Return at most `clients` simulated clients that share no example; `defences` replace the configured ones."""
     client = subject.client if defences is None else replace(subject.client, defences=tuple(defences))
+    batch, seeds = clients_batch(subject, clients, seed)
+    return expose(subject.model, client, shared_weights(subject.model, batch.trials), batch, seeds)
+
+
+def clients_batch(subject: Subject, clients: int, seed: int) -> tuple[Batch, list[int]]:
+    """Return the examples of at most `clients` clients that share none, and a seed for each."""
     T = most_clients(subject, clients)
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
     chosen = order[: T * subject.behind].reshape(T, subject.behind)
@@ -82,8 +88,7 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
     batch = make_batch(
         subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes, targets=targets
     )  # fmt: skip
-    seeds = [seed * 100_000 + t for t in range(T)]
-    return expose(subject.model, client, shared_weights(subject.model, T), batch, seeds)
+    return batch, [seed * 100_000 + t for t in range(T)]
 
 
 def most_clients(subject: Subject, clients: int) -> int:
@@ -211,7 +216,8 @@ def suite_of(attempts: Sequence[Attempt[AttackResult]], *, interrupted: bool = F
         tuple(each.failure for each in attempts if each.failure is not None),
         tuple(each.entry.name for each in attempts if each.broken),
         seconds_needed(attempts),
-        division_alone=any(each.result for each in attempts) and not any(each.entry.most for each in attempts),
+        division_alone=any(each.result for each in attempts)
+        and not any(each.entry.most and (each.result or each.cut) for each in attempts),
         interrupted=interrupted,
     )
 

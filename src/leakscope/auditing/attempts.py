@@ -24,6 +24,7 @@ from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import reconstruct as run_attack
+from leakscope.servers.fishing import Fishing
 
 EXACT_SHARE = 0.3  # of the time left, for an attack without iterations
 PROBE, PROBE_SHARE = (
@@ -33,10 +34,9 @@ PROBE, PROBE_SHARE = (
 SPARE = 0.9  # share of an attack's time that its iterations are planned for
 GAIN = 1.5  # times as many iterations as before must fit, or an attack is not run again
 PASSES = 3
-# Share of its authors' iterations from which on an attack may support a good grade. `python benchmarks/audit_share.py`: on eleven
-# networks grades were good or bad alike from 1/64 on, and the letter of ten was settled from 1/16 on; this leaves a factor
-# of two (docs/reference/audit.md).
-ENOUGH_SHARE = 1 / 8
+# Share of its authors' iterations from which on an attack may support a good grade. `python benchmarks/audit_share.py`: the latest
+# change from a good to a bad grade was seen at 1/8; this leaves a factor of two (docs/reference/audit.md).
+ENOUGH_SHARE = 1 / 4
 V = TypeVar("V", "AttackResult", "UnscoredRun")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
 
@@ -106,6 +106,7 @@ def matching_of(entry: Entry) -> Matching | None:
     """Return the attack with its authors' iterations as a `Matching`; None if it is not iterative."""
     attack = None if entry.most is None else entry.make(entry.most)
     attack = attack.base if isinstance(attack, KnownPolicy | FeatureInversion) else attack
+    attack = attack.reader if isinstance(attack, Fishing) else attack
     return attack if isinstance(attack, Matching) else None
 
 
@@ -209,6 +210,7 @@ class Attempt(Generic[V]):
         diverged = ends.outcome == Outcome.DIVERGED
         idle = bool(((ends.outcome == Outcome.STALLED) | diverged).all())
         if not idle or int(ends.evaluations.max()) > 1:
+            self.broken = bool(diverged.all())  # what it did not recover says little
             return
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from leakscope.auditing.attack_runs import LabelReading
 from leakscope.auditing.descriptions import exposure_threat_model, sent_part
+from leakscope.auditing.dishonest_server import Dishonest
 from leakscope.auditing.remedies import Remedy
 from leakscope.auditing.result import Audit, audit_client, audit_known, metrics_of, plain_number
 from leakscope.auditing.verdict import RULES
@@ -24,10 +25,11 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "threat_model": None if audit.exposure is None else exposure_threat_model(audit.exposure).name,
         "client": dict(audit_client(audit)),
         "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
-        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
+        "known_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
-        "recovered_without_targets": audit.recovered_untold,
+        "recovered_without_targets": audit.recovered_without_targets,
+        "needs_targets": audit.needs_targets,
         "psnr": plain_number(audit.measures.psnr),
         "ssim": plain_number(audit.measures.ssim),
         "labels": plain_number(audit.measures.labels),
@@ -42,6 +44,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "not_shown_to_help": [
             _remedy(r) for r in ((*audit.advice.useless, *audit.advice.unproven) if audit.advice else ())
         ],
+        "dishonest_server": None if audit.dishonest is None else _dishonest(audit.dishonest),
         "unscored": [
             {
                 "name": r.name,
@@ -61,6 +64,21 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "minutes": audit.minutes,
         "seconds": audit.seconds,
         "seed": audit.seed,
+    }
+
+
+def _dishonest(found: Dishonest) -> dict[str, object]:
+    asr = found.measures.asr
+    return {
+        "grade": found.grade,
+        "rule": RULES[found.grade],
+        "threat_model": found.threat_model.name,
+        "worst": found.worst or None,
+        "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
+        "public_examples": found.public,
+        "attacks": [_run(run) for run in found.runs],
+        "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in found.short],
+        "untested": [asdict(item) for item in found.untested],
     }
 
 

@@ -13,7 +13,18 @@ from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.inspection import Inspection
 from leakscope.auditing.suite import TARGETS, Untested, is_informed
-from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.auditing.verdict import (
+    LEAKING,
+    RULES,
+    AsSeen,
+    Grade,
+    Measures,
+    excess,
+    failures,
+    grade,
+    most_as_seen,
+    worst_run,
+)
 from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.plugins import registered
 
@@ -23,12 +34,15 @@ if TYPE_CHECKING:
     from leakscope.auditing.advice import Advice
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
+    from leakscope.auditing.dishonest_server import Dishonest
     from leakscope.auditing.target_readings import TargetError
     from leakscope.auditing.tokens.remedies import TextRemedy
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
-TEXT_REMEDIES = "under a remedy that the attacker knows, those that leave least first; what they cost was not measured"
+TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
+GIVEN = "attacker who is given the private targets (the labels or masks of the sample)"
+DISHONEST = "if the server is dishonest and chooses the weights that clients get"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
@@ -62,6 +76,7 @@ class Audit:
     static: Inspection | None = None  # what the model showed before any attack
     text: TextLeak | None = None  # what came back of sentences of a token model
     text_remedies: tuple[TextRemedy, ...] = ()
+    dishonest: Dishonest | None = None  # what a malicious server got; None: the server is only curious
 
     @property
     def worst(self) -> AttackResult | None:
@@ -76,9 +91,16 @@ class Audit:
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
 
     @property
-    def recovered_untold(self) -> int:
-        """Return how many examples the worst attack recovered that did not know the targets of a caller's own loss."""
+    def recovered_without_targets(self) -> int:
+        """Return how many examples the worst of the attacks recovered that are not given the targets of a caller's own loss."""
         return max((int(excess(run, self.nulls).sum()) for run in self.runs if TARGETS not in run.name), default=0)
+
+    @property
+    def needs_targets(self) -> bool:
+        """Return whether the grade counts attackers who are given the private targets: others alone would not have it."""
+        others = [run for run in self.runs if TARGETS not in run.name]
+        without = grade(others, self.nulls, self.labels, self.target_error, unfinished=self.unfinished)
+        return self.grade in LEAKING and without != self.grade and len(others) < len(self.runs)
 
     def failures(self, limits: Mapping[str, float]) -> list[str]:
         """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed."""
@@ -86,6 +108,8 @@ class Audit:
         if best is not None and best.recovered.value > limits.get("asr", math.inf):  # transformed, but readable
             share, limit = best.recovered.value, limits["asr"]
             lines.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
+        if self.dishonest is not None:
+            lines += [f"{line} (a dishonest server)" for line in failures(self.dishonest.measures, _of_content(limits))]
         if limits and self.unfinished:
             lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
@@ -124,7 +148,7 @@ def audit_text(audit: Audit) -> str:
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if audit.text is not None:
-        lines += [f"  {line}" for line in (*audit.text.lines, *audit.text.shown_lines)]
+        lines += [f"  {line}" for line in (*audit.text.score_lines, *audit.text.update_lines, *audit.text.shown_lines)]
     if audit.proved:
         lines.append(
             f"  {audit.proved} examples are proved: each explains its part of the update to rounding, with its label"
@@ -138,6 +162,8 @@ def audit_text(audit: Audit) -> str:
         ]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
+    if audit.dishonest is not None:
+        lines += [f"  {DISHONEST}: {audit.dishonest.headline}", *(f"    {line}" for line in audit.dishonest.lines)]
     lines += _advice(audit)
     if audit.text_remedies:
         lines += [f"  {TEXT_REMEDIES}:", *(f"    {remedy.words}" for remedy in audit.text_remedies)]
@@ -157,6 +183,8 @@ def audit_text(audit: Audit) -> str:
 def headline(audit: Audit) -> str:
     """Return the rule of the grade, what ran how far if that decided it, and the labels that were read."""
     words = [RULES[audit.grade]]
+    if audit.needs_targets:
+        words = [f"{RULES[audit.grade].replace('the worst attack', f'an {GIVEN}')}; {without_targets(audit)}"]
     if audit.grade is Grade.INCONCLUSIVE:
         words.append(unfinished_words(audit))
     if audit.labels is not None:
@@ -167,6 +195,12 @@ def headline(audit: Audit) -> str:
             f"{values.guessing:.3g})"
         )
     return "; ".join(words)
+
+
+def without_targets(audit: Audit) -> str:
+    """Return what attackers recovered who are not given the private targets."""
+    total = 0 if audit.worst is None else audit.worst.summary.samples
+    return f"without them {audit.recovered_without_targets} of {total} were recovered"
 
 
 def unfinished_words(audit: Audit) -> str:
@@ -183,13 +217,8 @@ def unfinished_words(audit: Audit) -> str:
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too bad (the worst attack knew the targets) or too good (interrupted, cut short, transformed)."""
+    """Return why the grade may be too good: the audit was interrupted, attacks were cut short or left out, images are transformed."""
     lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
-    if audit.worst is not None and TARGETS in audit.worst.name:
-        lines.append(
-            f"upper bound: {audit.worst.name}; attackers who did not know the targets recovered {audit.recovered_untold} of "
-            f"{audit.worst.summary.samples}"
-        )
     if audit.grade not in MAY_FALL:
         return lines
     if left_out := [item.what for item in audit.untested if item.left_out]:
@@ -331,6 +360,11 @@ def metrics_of(run: AttackResult) -> dict[str, float | None]:
 def plain_number(value: float | None) -> float | None:
     """Return a number that JSON can hold: None for NaN and infinity."""
     return None if value is None or not math.isfinite(value) else value
+
+
+def _of_content(limits: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits on content: what a dishonest server reads of labels is not measured."""
+    return {name: limit for name, limit in limits.items() if name != "labels"}
 
 
 def _percent(share: float) -> str:

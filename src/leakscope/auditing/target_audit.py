@@ -30,6 +30,7 @@ from leakscope.auditing.attack_runs import (
 )
 from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
+from leakscope.auditing.dishonest_server import Dishonest, Server, play_dishonest, read_server
 from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
@@ -58,6 +59,7 @@ SECOND = 4.0  # times the clients' gradient that an evaluation, a derivative of 
 CLIENTS = 8
 SUITE_SHARE = 0.5  # share of the time; the rest is for remedies, and for attacks that were cut short
 WHOLE_SHARE = 0.9  # share of the time for the suite alone; the rest is for baselines and scores
+SERVER_SHARE = 0.5  # of the time left after the suite, for the manipulations of a malicious server
 SPARE = 1.2  # times the minutes that would do, for a machine that is slower the next time
 REMEDY_CLIENTS = 8
 REMEDY_EXAMPLES = 16
@@ -81,6 +83,7 @@ def audit(
     clients: int = CLIENTS,
     remedies: bool = True,
     attacks: Sequence[Chosen] | None = None,
+    server: str = Server.CURIOUS,
     seed: int = 0,
     device: str | None = None,
     progress: ProgressOption = None,
@@ -91,15 +94,17 @@ def audit(
     `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are
     shown in a terminal or notebook, False shows nothing. After Ctrl-C the audit holds the attacks that had ended (`interrupted`).
     `attacks` are names of the catalogue, recipes such as `cpl`, or attacks such as `cpl(iterations=50)`, in the place of the suite;
-    "suite" among them keeps it. A grade of A or B needs the whole suite.
+    "suite" among them keeps it. A grade of A or B needs the whole suite. With the `server` "malicious" the manipulations of
+    `leakscope.servers` that fit the model are also played, and graded apart (`Audit.dishonest`).
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
         aggregate=aggregate, mean=mean, std=std, device=device, words=words,
     )  # fmt: skip
     return audit_target(
-        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
-    )
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, server=server, seed=seed,
+        progress=progress,
+    )  # fmt: skip
 
 
 def audit_target(
@@ -109,14 +114,16 @@ def audit_target(
     clients: int = CLIENTS,
     remedies: bool = True,
     attacks: Sequence[Chosen] | None = None,
+    server: str = Server.CURIOUS,
     seed: int = 0,
     progress: ProgressOption = None,
 ) -> Audit:
     """Return the audit of a target; see `audit`."""
     clients, seed = check_numbers(clients, seed)
+    who = read_server(server)
     budget = start_budget(minutes)
     with reporting(progress) as report:
-        audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies)
+        audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies, server=who)
     return replace(audit, static=inspect_target(target))
 
 
@@ -130,6 +137,7 @@ def _audit_within(
     report: Reporter,
     *,
     remedies: bool,
+    server: Server,
 ) -> Audit:
     name = type(target.model).__name__
     report(name, "checking the model and its updates")
@@ -137,7 +145,10 @@ def _audit_within(
         if holds_tokens(target):
             if attacks is not None:
                 raise InputError(NO_CHOICE)
-            return audit_tokens(target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies)
+            return audit_tokens(
+                target, budget, report, minutes=minutes, clients=clients, seed=seed, remedies=remedies,
+                dishonest=server is Server.MALICIOUS,
+            )  # fmt: skip
         subject = make_subject(target)
         exposure, gradient = affordable_clients(subject, clients, seed, budget)
         check_finite(exposure)
@@ -163,6 +174,7 @@ def _audit_within(
             return replace(audit, minutes_needed=minutes_needed(done, before, share, wanted / played))
 
         before, nulls, advice, interrupted = budget.used, list[AttackResult](), None, False
+        dishonest: Dishonest | None = None
         attempts: list[Attempt[AttackResult]] = []
         reading: LabelReading | Untested = Untested("label recovery", INTERRUPTED)
         quarter = replace(budget, seconds=budget.used + PLAY_SHARE * budget.left)
@@ -171,15 +183,19 @@ def _audit_within(
             attempts += timed_attempts(entries, played, gradient, budget.used - before)
             done = attacked(share)
             report(name, "baselines without the update")
-            nulls, lost = null_runs(exposure, public_examples(subject, played, seed), Pace(budget.clock, budget.end))
+            public = public_examples(subject, played, seed)
+            nulls, lost = null_runs(exposure, public, Pace(budget.clock, budget.end))
             untested += lost
+            if server is Server.MALICIOUS:
+                part = replace(budget, seconds=budget.used + SERVER_SHARE * budget.left)
+                dishonest = play_dishonest(subject, exposure, public, nulls, part, report, seed=seed)
             advice = _advice(subject, scored(done), budget, report) if remedies else None
             attacked(WHOLE_SHARE)
         except KeyboardInterrupt:  # attacks that had ended are kept
             interrupted = True
         audit = scored(suite_of(attempts, interrupted=interrupted)._replace(unplayed=unplayed))
     as_seen = recovered_as_seen(exposure, audit.runs)
-    return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
+    return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, dishonest=dishonest, seconds=budget.used)
 
 
 def _planned(
@@ -206,10 +222,12 @@ def scored_audit(
     seed: int,
 ) -> Audit:
     """Return the audit of scored attacks, before remedies are tried."""
-    found = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
-    labels = found if isinstance(found, LabelReading) else None
-    values = found if isinstance(found, TargetError) else None
+    outcome = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
+    labels = outcome if isinstance(outcome, LabelReading) else None
+    values = outcome if isinstance(outcome, TargetError) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    if done.runs and not nulls and not done.interrupted:  # none of the attacks can be called no closer
+        unfinished += ("no baseline without the update could be computed",)
     compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,
@@ -219,7 +237,7 @@ def scored_audit(
         nulls=tuple(nulls),
         labels=labels,
         target_error=values,
-        untested=(*untested, *done.untested, *([found] if isinstance(found, Untested) else [])),
+        untested=(*untested, *done.untested, *([outcome] if isinstance(outcome, Untested) else [])),
         exposure=exposure,
         minutes=minutes,
         seconds=budget.used,

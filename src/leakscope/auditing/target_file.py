@@ -7,6 +7,7 @@ on_data: {policy: 3-1-7}
 on_model: {alpha2: 0.1}
 examples: 8
 minutes: 2
+server: malicious
 fail_above: {asr: 0.05, psnr: 18}
 """
 
@@ -56,6 +57,7 @@ class Request:
     minutes: float | None = None
     clients: int | None = None
     seed: int | None = None
+    server: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -149,6 +151,7 @@ def file_model() -> type[BaseModel]:
         "minutes": (float | None, None),
         "clients": (int | None, None),
         "seed": (int | None, None),
+        "server": (str | None, None),
         "fail_above": (gate | None, None),
     }
     return create_model("audit", __config__=STRICT, **parts)
@@ -176,6 +179,7 @@ class AuditFile:
     minutes: float | None
     clients: int | None
     seed: int | None
+    server: str | None
     fail_above: Mapping[str, float]
 
 
@@ -221,7 +225,7 @@ def _request(path: Path, asked: AuditFile) -> Request:
         target = replace(target, client=_client(asked, target.client))
     if asked.defences:
         target = replace(target, defences=asked.defences)
-    return Request(target, asked.minutes, asked.clients, asked.seed, asked.fail_above)
+    return Request(target, asked.minutes, asked.clients, asked.seed, asked.server, asked.fail_above)
 
 
 def _client(asked: AuditFile, built: LocalTraining | Client | None) -> Client:

@@ -13,8 +13,8 @@ Their table (repository gparrella12/sok_gias_fl) grants each attacker model upda
 | G | x | x | x | | x | |
 | H | x | x | x | | x | x |
 
-Attackers of scenarios and audits know the range of inputs, so at least B, and none manipulates, so at most E. Those of
-`leakscope.servers` are F, or G with public data.
+Attackers of scenarios and audits know the range of inputs, so at least B. A curious server is at most E, a malicious one
+(`leakscope.servers`) F, or G with public data.
 """
 
 from __future__ import annotations
@@ -38,12 +38,17 @@ class ThreatModel(Enum):
         return f"{self.name} ({self.value})"
 
 
-def threat_model_of(*, local: bool, public: bool = False, statistics: bool = False) -> ThreatModel:
-    """Return the first model that grants all that an attacker knows: local training, public examples, statistics of the batch.
+def threat_model_of(
+    *, local: bool, public: bool = False, statistics: bool = False, manipulates: bool = False
+) -> ThreatModel:
+    """Return the first model that grants all that an attacker knows: local training, public examples, statistics
+    of the batch, the choice of the weights.
 
     >>> print(threat_model_of(local=True))
     C (Parameter-Aware Eavesdropper)
     """
+    if manipulates:
+        return ThreatModel.G if public else ThreatModel.F
     if statistics:
         return ThreatModel.E
     if public:

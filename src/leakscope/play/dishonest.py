@@ -13,7 +13,7 @@ from leakscope.clients.aggregation import split_clients
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.short_repr import short_repr
+from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.tree import Tree, add, subtract, take
 from leakscope.core.types import Batch, Observation, Shares, direction
 from leakscope.play.attacking import AttackResult, attack, judge
@@ -24,13 +24,19 @@ from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_we
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ManipulationResult:
-    """What a manipulation got, beside what public data alone give: `attack` scores its readout, `baselines` are by name."""
+    """What a manipulation recovers, beside what public data alone give: `attack` scores its readout, `baselines` are by name."""
 
     exposure: Exposure
     attack: AttackResult
     baselines: dict[str, AttackResult]
 
-    __repr__ = short_repr
+    _repr_html_ = notebook_html
+    write = write_page
+
+    def __repr__(self) -> str:
+        runs = (f"{run.name} {int(run.recovered.sum())}" for run in (self.attack, *self.baselines.values()))
+        attack, *nulls = runs
+        return f"{attack} of {self.attack.summary.samples} recovered; without the update: {', '.join(nulls)}"
 
 
 def manipulate(
@@ -70,13 +76,19 @@ def expose_manipulated(
     batch: Batch,
     public: Tensor,
     seeds: Sequence[int],
+    *,
+    labels: bool = False,  # whether the server knows the labels
+    local: bool = True,  # whether it knows the local training
 ) -> Exposure:
     """Return what T clients expose that got manipulated weights; under a sum each client may get weights of its own."""
     public = client.scaling.scale(public, len(model.input_shape))
     if client.aggregation.clients > 1 and isinstance(manipulation, PerClient):
-        return _expose_sum(manipulation, model, client, weights, batch, public, seeds)
-    network, sent = dishonest_weights(manipulation, model, weights, public, seeds)
-    return expose(network, client, sent, batch, seeds)
+        exposure = _expose_sum(manipulation, model, client, weights, batch, public, seeds)
+    else:
+        network, sent = dishonest_weights(manipulation, model, weights, public, seeds)
+        exposure = expose(network, client, sent, batch, seeds, informed=False)
+    known = attacker_knowledge(exposure.model, client, exposure.batch, labels=labels, local=local)
+    return replace(exposure, knowledge=known)
 
 
 def _expose_sum(
@@ -108,5 +120,4 @@ def _expose_sum(
     first = exposures[0].observation
     change = total if first.shares is Shares.GRADIENT else subtract(first.rounds[0].before, total)
     seen_sum = Observation((replace(first.rounds[0], sent=change),), first.shares, answered.mask.sum(1))
-    knowledge = attacker_knowledge(exposures[0].model, client, answered)
-    return Exposure(exposures[0].model, client, answered, tuple(seeds), seen_sum, knowledge)
+    return Exposure(exposures[0].model, client, answered, tuple(seeds), seen_sum, exposures[0].knowledge)

@@ -11,6 +11,8 @@ from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    DISHONEST,
+    GIVEN,
     TEXT_REMEDIES,
     audit_client,
     audit_known,
@@ -20,6 +22,7 @@ from leakscope.auditing.result import (
     labels_words,
     not_shown_lines,
     not_tried_lines,
+    without_targets,
     worst_lines,
 )
 from leakscope.auditing.suite import INFORMED, TARGETS, is_informed
@@ -87,10 +90,13 @@ def _name(_: Cell, number: int, spot: Spot | None) -> str:
 def _headline(audit: Audit) -> str:
     if audit.measures.asr is None or audit.grade is Grade.INCONCLUSIVE:
         return f"Grade: {audit.grade}. {_sentence(headline(audit))}"
-    read = "" if audit.labels is None else f"; labels: {labels_words(audit.labels)}"
+    read = ""
+    if audit.labels is not None:
+        read = f"; labels: {100 * audit.labels.share:.0f} % (guessing: {100 * audit.labels.guessing:.0f} %)"
+    given = f" by an {GIVEN}; {without_targets(audit)}" if audit.needs_targets else ""
     return (
         f"Grade {audit.grade}: {audit.recovered} of {audit.measures.asr.n} private examples of {audit.name} were recovered "
-        f"from updates{read}"
+        f"from updates{given}{read}"
     )
 
 
@@ -107,6 +113,10 @@ def _explanation(audit: Audit) -> str:
             f"The attack that did most: {audit.worst.name} ({100 * asr.value:.0f} %, 95 % interval "
             f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
         )
+    if audit.labels is not None:
+        parts.append(f"Labels: {labels_words(audit.labels)}.")
+    if audit.dishonest is not None:
+        parts.append(f"{_sentence(DISHONEST)[:-1]}: {audit.dishonest.headline}.")
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"
@@ -137,8 +147,13 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
     if audit.short:
         lines = tuple(f"{cut.name}: {cut.words}" for cut in audit.short)
         findings.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
+    if (server := audit.dishonest) is not None:
+        words = (
+            f"{_sentence(server.headline)} {in_letters({server.threat_model})} It had {server.public} public examples."
+        )
+        findings.append(Finding(title="A dishonest server", words=words, lines=server.lines))
     if audit.text is not None:
-        findings.append(Finding(title="What the update says of the text", words="", lines=audit.text.lines))
+        findings.append(Finding(title="What the update shows of the text", words="", lines=audit.text.update_lines))
     if remedies := tuple(remedy.words for remedy in audit.text_remedies):
         findings.append(Finding(title="What would help", words=_sentence(TEXT_REMEDIES), lines=remedies))
     if (advice := audit.advice) is not None:

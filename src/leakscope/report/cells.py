@@ -137,6 +137,16 @@ def knows_head(cell: Cell) -> bool:
     return handles_private_heads(str(attack.get("name")))
 
 
+def chooses_weights(cell: Cell) -> bool:
+    """Return whether the attacker of a cell is a dishonest server."""
+    attack = cell.settings.get(ATTACK)
+    if not isinstance(attack, Mapping):
+        return False
+    from leakscope.scenario.attackers import manipulates  # imports torch, which other runs do not need
+
+    return manipulates(str(attack.get("name")))
+
+
 def simulates_if_informed(cell: Cell) -> bool:
     """Return whether the attacker of a cell simulates local steps because it knows them; SME and DLFA always do."""
     attack, knowledge = cell.settings.get(ATTACK), cell.settings.get("knowledge")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import UNKNOWN_DEFENCES, Cell, nobody_knows
 from leakscope.core.threat_models import ThreatModel, in_letters, threat_model_of
-from leakscope.report.cells import all_unknown, axis_value_text, knows_head, simulates_if_informed
+from leakscope.report.cells import all_unknown, axis_value_text, chooses_weights, knows_head, simulates_if_informed
 from leakscope.report.page_data import Threat
 
 KNOWLEDGE, DEFENCE = "knowledge", "defence"
@@ -32,6 +32,7 @@ FACTS = {
 OF_DEFENCE = ("mask", "bound", "bits", "sigma", "defences", DEFENCE)
 DEFENDED = "that the client was defended, and how"
 SIMULATED = "that it should simulate the local steps"
+CHOSEN = "the weights that clients get, which it chooses (a dishonest server)"
 AVERAGED = "that it should average over the masks of dropout"
 SEEN = "of several local steps the weights before the first (w0) and after the last (wT) only"
 BETWEEN = "what happened between w0 and wT: the weights and gradients of the single local steps"
@@ -77,6 +78,9 @@ def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
             stated[FACTS.get(name, name.replace("_", " "))] = value is not None and value is not False
         for fact, known in stated.items():
             facts.setdefault(fact, set()).add(known)
+    active = [chooses_weights(cell) for cell in cells]
+    if any(active):
+        facts |= {fact: set(active) for fact in (CHOSEN, FACTS["public"])}
     insiders = [_begins_inside(cell) for cell in cells]
     if any(insiders):
         facts["a public example of the class of each private input"] = set(insiders)
@@ -115,10 +119,12 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
 def _threat_model(cell: Cell) -> ThreatModel:
     """Return the threat model of the SoK that covers a cell's attacker."""
     knowledge = cell.settings.get(KNOWLEDGE)
-    told = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
+    local = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
     client = cell.settings.get("client")
     statistics = isinstance(client, Mapping) and bool(client.get("sends_buffers"))
-    return threat_model_of(local=told and _trains(cell) is True, public=_begins_inside(cell), statistics=statistics)
+    active = chooses_weights(cell)
+    local, public = local and _trains(cell) is True, active or _begins_inside(cell)
+    return threat_model_of(local=local, public=public, statistics=statistics, manipulates=active)
 
 
 def _begins_inside(cell: Cell) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakscope.core.errors import InputError, first_line
+from leakscope.core.short_repr import short_repr
 from leakscope.learning.losses import LOSSES, one_hot
 from leakscope.scanning.dense_rows import largest
 from leakscope.scanning.findings import Reading
@@ -32,6 +33,8 @@ class OwnBatch:
 
     norms: dict[str, Tensor]
     labels: Tensor
+
+    __repr__ = short_repr
 
     def d_snr(self) -> Reading:
         """Return the largest norm of an example over the sum of the others, largest of the tensors."""

@@ -23,6 +23,7 @@ from leakscope.scenario.axes import Axis
 from leakscope.scenario.cell import CellSettings
 from leakscope.scenario.components import KINDS
 from leakscope.scenario.problems import Path
+from leakscope.servers import MANIPULATIONS
 
 KNOWS_DEFENCE: Path = ("knowledge", "defence")
 BOTH = Axis(
@@ -119,7 +120,12 @@ def _drops(settings: CellSettings) -> bool:
 @until_registration
 @functools.cache
 def _matches(attack: str) -> bool:
-    return isinstance(ATTACKS[attack](), Matching)
+    return attack in ATTACKS and isinstance(ATTACKS[attack](), Matching)
+
+
+def manipulates(attack: str) -> bool:
+    """Return whether an attacker, by its name, chooses the weights that clients get."""
+    return attack in MANIPULATIONS
 
 
 @until_registration

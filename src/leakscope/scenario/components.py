@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import types
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from leakscope.attacks.attack import Attack
 from leakscope.attacks.distances import DISTANCES
 from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
@@ -31,6 +33,7 @@ from leakscope.defences import DEFENCES
 from leakscope.learning.losses import UserLoss
 from leakscope.models import INITS, MODELS
 from leakscope.scenario.insider import PublicExample
+from leakscope.servers import MANIPULATIONS
 
 PLAIN = (int, float, str, bool)
 MOST_ITEMS = 100
@@ -53,18 +56,19 @@ class Kind:
         given = {name: build_field(name, value) for name, value in settings.items() if name not in ("name", "label")}
         return make(**given, **filled)
 
-    def describe(self, piece: object) -> dict[str, Any]:
+    def describe(self, component: object) -> dict[str, Any]:
         """Return the settings of a component of this registry."""
         for name, make in self.table.items():
-            if make is type(piece) and dataclasses.is_dataclass(piece):
+            if make is type(component) and dataclasses.is_dataclass(component):
                 known = file_fields(make, self.hidden)
-                return {"name": name} | {key: describe_field(key, getattr(piece, key)) for key in known}
-        raise InputError(f"{piece!r} is no {self.name} that a file can name")
+                return {"name": name} | {key: describe_field(key, getattr(component, key)) for key in known}
+        raise InputError(f"{component!r} is no {self.name} that a file can name")
 
 
+ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Attack]](ATTACKS, MANIPULATIONS)  # type: ignore[arg-type]
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
 KINDS = {  # by the field that holds such a component
-    "attack": Kind("attack", ATTACKS),
+    "attack": Kind("attack", ATTACKERS),
     "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
     "weights": Kind("initialisation", INITS),
     "defences": Kind("defence", DEFENCES),
@@ -180,7 +184,7 @@ def model_of(
 ) -> type[BaseModel]:
     """Return the pydantic model of a signature; `tag` adds the fixed field `name`."""
     fields: dict[str, Any] = {"name": (Literal[tag], ...)} if tag else {}
-    if tag in ATTACKS and make is ATTACKS[tag]:
+    if tag in ATTACKERS and make is ATTACKERS[tag]:
         fields["label"] = (str, "")
     fields |= file_fields(make, hidden)
     return create_model(title, __config__=STRICT, __doc__=summary(make) or None, **fields)
@@ -235,12 +239,12 @@ def _from_word(kind: Kind, value: Any) -> Any:
         return value
     if not isinstance(value, Mapping):
         raise PydanticCustomError(
-            "piece", f"must be the name of one {kind.name} or a mapping with a name, got {value!r:.60}"
+            "component", f"must be the name of one {kind.name} or a mapping with a name, got {value!r:.60}"
         )
     if not isinstance(value.get("name"), str):
-        raise PydanticCustomError("piece", f"needs a name: one of {', '.join(sorted(kind.table))}")
+        raise PydanticCustomError("component", f"needs a name: one of {', '.join(sorted(kind.table))}")
     try:
         lookup({**kind.table, **kind.words}, value["name"], kind.name)
     except InputError as error:
-        raise PydanticCustomError("piece", "{said}", {"said": str(error)}) from None
+        raise PydanticCustomError("component", "{said}", {"said": str(error)}) from None
     return dict(value)

@@ -4,6 +4,7 @@
 """
 
 from leakscope.servers.catalogue import MANIPULATIONS as MANIPULATIONS
+from leakscope.servers.decepticons import Decepticons as Decepticons
 from leakscope.servers.fishing import Fishing as Fishing
 from leakscope.servers.imprint import (
     Imprint as Imprint, brightness as brightness, cosine_mode as cosine_mode, random_direction as random_direction,

@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
+from leakscope.attacks.recipes import ig
+from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
-from leakscope.servers.imprint import Imprint
+from leakscope.servers.imprint import Functional, Imprint, brightness, cosine_mode, random_direction
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
 from leakscope.servers.soliton import SolitonBiases
 from leakscope.servers.trap_weights import TrapWeights
 
+FUNCTIONALS: dict[str, Functional] = {
+    "brightness": brightness,
+    "cosine_mode": cosine_mode,
+    "random_direction": random_direction,
+}
+
+
+def imprint(
+    *,
+    functional: Literal["brightness", "cosine_mode", "random_direction"] = "brightness",
+    inserted: int | None = None,
+    sparse: bool = False,
+    one_shot: int | None = None,
+) -> Imprint:
+    """Sort samples into bins by one number, in the first dense layer or in inserted units put before the network."""
+    return Imprint(functional=FUNCTIONALS[functional], inserted=inserted, sparse=sparse, one_shot=one_shot)
+
+
+def fishing(
+    *, target: int = 0, feature: int | None = None, batch: int = 8, iterations: int = 4800, tv: float = 1e-4
+) -> Fishing:
+    """Reduce a batch to the samples of one class, or to those of it with a low feature; IG reads the one that is left."""
+    return Fishing(target=target, feature=feature, batch=batch, reader=ig(iterations=iterations, tv=tv))
+
+
 MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
-    "imprint": Imprint,
+    "imprint": imprint,
     "trap_weights": TrapWeights,
     "soliton_biases": SolitonBiases,
     "loki": Loki,
-    "fishing": Fishing,
+    "fishing": fishing,
+    "decepticons": Decepticons,
 }

@@ -28,7 +28,9 @@ from leakscope.core.registry import lookup
 from leakscope.core.types import make_batch
 from leakscope.kernels.recordings import captured
 from leakscope.models import Uniform, build, draw_parameters
-from leakscope.studies.bench_cases import CASES, Case, Setup, loop_attack, plain_loop, set_up
+from leakscope.studies.bench_cases import CASES, MAIN, Case, Setup, loop_attack, plain_loop, set_up
+from leakscope.studies.bench_few import ITERATIONS, FewTiming, measure_few
+from leakscope.studies.bench_few import PAIRS as FEW_PAIRS
 from leakscope.studies.bench_large import LARGE, LargeTiming, measure_large
 
 PAIRS = 20
@@ -259,17 +261,19 @@ def run(
     form: str | None = None,
     iterations: int | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> list[Timing | LargeTiming]:
+) -> list[Timing | FewTiming | LargeTiming]:
     """Return the timings of the named cases; `iterations` replaces each case's number for whole attacks."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("this machine has no CUDA device; use --device cpu")
     if pairs < 2:
         raise InputError(f"--pairs must be at least 2, got {pairs}")
-    timings: list[Timing | LargeTiming] = []
+    timings: list[Timing | FewTiming | LargeTiming] = []
     for name in names:
         case = lookup({**CASES, **dict.fromkeys(LARGE)}, name, "benchmark case")
         if case is None:
             timings.append(measure_large(name, tf32=tf32, iterations=iterations))
+        elif device == "cpu" and name not in MAIN:
+            timings.append(measure_few(case, iterations=iterations or ITERATIONS, pairs=min(pairs, FEW_PAIRS)))
         else:
             case = case if iterations is None else replace(case, iterations=iterations)
             timings.append(measure(case, device, pairs=pairs, tf32=tf32, form=form, say=say))
@@ -277,14 +281,14 @@ def run(
     return timings
 
 
-def as_json(timings: Sequence[Timing | LargeTiming], shares: dict[str, float] | None) -> str:
+def as_json(timings: Sequence[Timing | FewTiming | LargeTiming], shares: dict[str, float] | None) -> str:
     """Return the timings as JSON."""
     return json.dumps(
         {"cases": [asdict(t) for t in timings], "optimiser_share": shares, "torch": torch.__version__}, indent=2
     )
 
 
-def as_text(timings: Sequence[Timing | LargeTiming], shares: dict[str, float] | None) -> str:
+def as_text(timings: Sequence[Timing | FewTiming | LargeTiming], shares: dict[str, float] | None) -> str:
     """Return the timings as a text table."""
     head = f"{'case':<10} {'trials':>6} {'form':<9} {'loop/s':>10} {'engine/s':>12} {'ratio':>9}  95 % of pairs"
     head += "      whole attack: first, later (range)"

@@ -31,8 +31,10 @@ from leakscope.models import draw_parameters
 from leakscope.play import AttackResult, Exposure, expose, join, judge
 from leakscope.play import attack as run_attack
 from leakscope.play.baselines import nearest_public, public_part
+from leakscope.play.dishonest import expose_manipulated
 from leakscope.scenario import Problem
 from leakscope.scenario.cell import CellSettings, read_baseline, read_settings
+from leakscope.servers import Manipulation
 from leakscope.store import Landing
 from leakscope.sweep.chunk_records import theory_of, trial_records, trial_tensors, with_metrics
 from leakscope.sweep.engines import reporter
@@ -47,6 +49,7 @@ from leakscope.sweep.objects import (
     is_insider,
     network_of,
     public_examples,
+    public_images,
     scaling_of,
 )
 from leakscope.sweep.trials import Trial
@@ -166,6 +169,15 @@ def expose_chunk(chunk: Chunk) -> Exposure:
         model, batch, seeds = network_of(settings), _batch(settings, group), [trial.seed for trial in group]
         weights = draw_parameters(model, settings.weights, random.key(seeds))
         known = settings.knowledge
+        if isinstance(settings.attack, Manipulation):
+            public = public_images(settings)
+            client, given = _merged_client(chunk, group), (weights, batch, public, seeds)
+            exposure = expose_manipulated(
+                settings.attack, model, client, *given, labels=known.labels, local=known.local
+            )
+            _check_finite(chunk, group, exposure.observation)
+            exposures.append(exposure)
+            continue
         exposure = expose(
             model,
             _merged_client(chunk, group),

@@ -23,12 +23,15 @@ from leakscope.defences import Sign
 from leakscope.metrics import METRICS, ContextMetric, score, trial_means
 from leakscope.models import MODELS
 from leakscope.models.checkpoint import Checkpoint, check_scaling
+from leakscope.play import shared_weights
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.problems import Problem
-from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, model_text, network_of
+from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_weights
+from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, model_text, network_of, public_images
 
 ONE_EXAMPLE = ("idlg", "cpl")
 MOST_PARAMETERS = 500_000_000
+LEAST_PUBLIC = 8  # of a dishonest server
 MOST_PUBLIC = 2**29  # numbers of public images that baselines hold at once: 2 GiB
 
 
@@ -48,6 +51,8 @@ class MisfitError(InputError):
 def attack_misfits(settings: CellSettings) -> list[Problem]:
     """Return why the attack of a cell with valid parts cannot work on its client with the given knowledge."""
     attack, model = settings.attack, network_of(settings)
+    if isinstance(attack, Manipulation):
+        return _manipulation_misfits(settings, attack, model)
     if isinstance(attack, KnownPolicy):
         return _policy_misfits(settings, attack)
     if not isinstance(attack, Matching):
@@ -59,6 +64,22 @@ def attack_misfits(settings: CellSettings) -> list[Problem]:
         Problem(("knowledge", "dropout"), _dropout_misfit(settings)),
     ]
     return [problem for problem in problems if problem.message]
+
+
+def _manipulation_misfits(settings: CellSettings, attack: Manipulation, model: Model) -> list[Problem]:
+    """Return why a manipulation does not fit the network, the sum of clients or the public images."""
+    clients = settings.client.aggregation.clients
+    try:
+        public = public_images(settings)
+        if len(public) < LEAST_PUBLIC:
+            raise InputError(
+                f"{attack.name} needs {LEAST_PUBLIC} public examples, {settings.data.name} has {len(public)}"
+            )
+        each = attack.for_client(clients - 1) if isinstance(attack, PerClient) else attack
+        dishonest_weights(each, model, shared_weights(model, 1), public[:LEAST_PUBLIC], [0])
+    except InputError as error:
+        return [Problem(("attack",), str(error))]
+    return []
 
 
 def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem]:

@@ -30,6 +30,8 @@ from leakscope.scenario.insider import PublicExample
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.settings import DataChoice
 
+PUBLIC = 2000  # images of a dishonest server
+
 
 def load_data(name: str, size: int | None = None) -> Dataset:
     """Return a data set, cached; with a size, its images are resized to size x size."""
@@ -137,6 +139,13 @@ def batch_of(data: Dataset, part: Part, items: Sequence[Sequence[int]]) -> Batch
     flat = torch.tensor([list(each) for each in items])
     images = data.pictures(part, flat.reshape(-1)).reshape(*flat.shape, *data.input_shape)
     return make_batch(images, data.labels(part, flat.reshape(-1)).reshape(flat.shape), classes=data.classes)
+
+
+def public_images(settings: CellSettings) -> Tensor:
+    """Return the images that a dishonest server has: the first of the part that holds no private ones."""
+    data, part = data_of(settings.data), settings.data.part
+    other: Part = "train" if part == "test" else "test"
+    return data.pictures(other, range(min(PUBLIC, data.size(other))))
 
 
 def is_insider(attack: Attack) -> bool:

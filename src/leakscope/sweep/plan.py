@@ -23,6 +23,7 @@ from leakscope.kernels.memory import available, peak_bytes
 from leakscope.metrics import score
 from leakscope.scenario.cell import BaselineSettings, CellSettings
 from leakscope.scenario.settings import DataChoice
+from leakscope.servers import Manipulation
 from leakscope.sweep.chunk import Chunk, begun, client_key, expose_chunk, informed
 from leakscope.sweep.engines import threads_for, usable_cores, visible_gpus
 from leakscope.sweep.engines.contract import torch_threads
@@ -240,6 +241,8 @@ def _measure(probe: Chunk, total: int, width: int, limit: int) -> Measured:
     execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)
     model, knowledge = exposure.model, exposure.known(informed=True)
     attack = informed(begun(settings.attack, probe, truth), settings, knowledge, probe.seeds)
+    if isinstance(attack, Manipulation):
+        return Measured()
     if not isinstance(attack, Matching):
         attack.run(model, exposure.observation, knowledge, probe.seeds, execution)
         return Measured()

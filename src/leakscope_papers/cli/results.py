@@ -47,18 +47,27 @@ def record(
         typer.Option(help="Where to write OUT/ITEM.SCALE.json; into the papers' own folders if not given."),
     ] = None,
 ) -> None:
-    """Record the rows of runs as JSON, one file an item and scale: settings, n, mean, interval, versions, machine, date."""
+    """Record the rows of runs as JSON, one file an item and scale: settings, n, mean, interval, versions, machine, date.
+
+    A directory of such files, recorded with --out on another machine, is read like one of runs: rows need no stored image.
+    """
+    from leakscope_papers.items import read_item
     from leakscope_papers.pages.columns import columns_of
     from leakscope_papers.records import recorded_file, with_rows_of, write_recorded
-    from leakscope_papers.results import results_of_runs
+    from leakscope_papers.results import recorded_in, results_of_runs
+    from leakscope_papers.shared_rows import drop_copies
 
     _check_scale(scale)
-    for result in results_of_runs(directory, scale, only):
-        if result.recorded is None:
-            continue
-        path = recorded_file(result.item.name, result.scale, out)
-        write_recorded(with_rows_of(path, replace(result.recorded, columns=columns_of(result))), path)
-        typer.echo(f"{path}: {len(result.recorded.rows)} rows")
+    recordings = recorded_in(directory, scale, only)
+    for result in () if recordings else results_of_runs(directory, scale, only):
+        if result.recorded is not None:
+            recordings.append(replace(result.recorded, columns=columns_of(result)))
+    for recorded in recordings:
+        path = recorded_file(recorded.item, recorded.scale, out)
+        write_recorded(with_rows_of(path, recorded), path)
+        typer.echo(f"{path}: {len(recorded.rows)} rows")
+    for recorded in recordings:  # after all owners are written
+        drop_copies(read_item(recorded.item), recorded.scale, out)
 
 
 def status(only: Only = None) -> None:
@@ -67,6 +76,7 @@ def status(only: Only = None) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
+    from leakscope_papers.estimates import recorded_runs
     from leakscope_papers.items import choose_items
     from leakscope_papers.pages.standing import paper_line
     from leakscope_papers.scales import SCALES
@@ -87,6 +97,10 @@ def status(only: Only = None) -> None:
     papers = dict.fromkeys(item.name.partition("-")[0] for item in items)
     for paper in papers:
         console.print(paper_line(paper, total(item for item in items if item.name.startswith(f"{paper}-"))))
+        seconds = sum(run.seconds for run in recorded_runs() if run.on_gpu and run.item.startswith(f"{paper}-"))
+        console.print(
+            f"{paper}: {seconds / 3600:.2f} GPU hours recorded with its rows; older rows have none", style="dim"
+        )
 
 
 def render(

@@ -82,6 +82,12 @@ def run(
         list[str] | None,
         typer.Option(help="Your own copy of a data set in place of its stand-in: femnist=PATH.", show_default=False),
     ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="At most so many trials a cell now; the rest by the command without it.", show_default=False
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
     engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
@@ -93,30 +99,32 @@ def run(
 ) -> None:
     """Run items of papers at a scale: all their trials and rows, or those that their runs still lack."""
     limit = parse_memory(memory)
-    device = choose_device(device, quiet=quiet)
+    if not dry_run or device == "auto":  # a run on a GPU may be planned without one
+        device = choose_device(device, quiet=quiet)
     chosen = make_engine(engine, address, workers)
-    from leakscope_papers.scales import rows_at, scenario_at
+    from leakscope_papers.scales import scenario_at
 
     _use_copies(context, data or [])
     work = _work(items, scale, out, only or [])
     if data:
         _check_use(list(work.values()), scale)
-    given = _given(out, only or [], engine, device, workers, memory) + [
+    given = _given(out, only or [], engine, device, workers, memory, trials) + [
         w for one in data or [] for w in ("--data", one)
     ]
     again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
+    if dry_run:
+        _describe(work, scale, device, trials)
+        return
     for number, (directory, (item, part)) in enumerate(work.items(), start=1):
         title = f"{item.name}, {part.name}, {scale} ({number} of {len(work)})"
-        if dry_run and part.program:
-            typer.echo(f"{directory}: {count(len(rows_at(item, part, scale)), 'row')} of program {part.program}")
-        elif dry_run:
-            typer.echo(f"{directory}: {count(scenario_at(item, part, scale).cell_count, 'cell')}")
+        if part.program and trials is not None:
+            typer.echo(f"{directory}: left out, because a program has no trials that --trials could limit", err=True)
         elif part.program:
             rows = _run_program(item, part, scale, directory, again, title, device=device, quiet=quiet)
             if not quiet:
                 typer.echo(f"{directory}: {rows}")
         else:
-            scenario = scenario_at(item, part, scale)
+            scenario = scenario_at(item, part, scale, most=trials)
             progress = RunProgress(title, quiet=quiet, log=log_json)
             done = run_with_progress(
                 scenario, directory, again, progress, engine=chosen, device=device, memory=limit, workers=workers
@@ -125,8 +133,36 @@ def run(
                 _stopped(title, again)
             if not quiet:
                 typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
-    if not quiet and not dry_run:
+    if not quiet:
         typer.echo(f"all there; leakscope paper report {shlex.quote(str(out))}")
+
+
+def _describe(work: dict[Path, tuple[Item, Part]], scale: str, device: str, trials: int | None) -> None:
+    """Print what would be run and how long it takes by the seconds that earlier runs recorded."""
+    from leakscope.cli.text import duration
+    from leakscope_papers.estimates import seconds_of
+    from leakscope_papers.scales import rows_at, scenario_at
+
+    whole, unknown = 0.0, 0
+    for directory, (item, part) in work.items():
+        if part.program and trials is not None:
+            continue
+        size = (
+            f"{count(len(rows_at(item, part, scale)), 'row')} of program {part.program}"
+            if part.program
+            else count(scenario_at(item, part, scale, most=trials).cell_count, "cell")
+        )
+        guess = seconds_of(item, part, scale, gpu=device != "cpu", most=trials)
+        whole, unknown = whole + (guess.seconds if guess else 0.0), unknown + (guess is None)
+        time = (
+            f"about {duration(guess.seconds)} (from {guess.source})"
+            if guess
+            else "no run recorded to tell the time from"
+        )
+        typer.echo(f"{directory}: {size}; {time}")
+    if whole and len(work) > 1:
+        rest = f", without {count(unknown, 'part')} of unknown time" if unknown else ""
+        typer.echo(f"in all about {duration(whole)}{rest}")
 
 
 def _use_copies(context: typer.Context, given: list[str]) -> None:
@@ -204,10 +240,13 @@ def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path
     }
 
 
-def _given(out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None) -> list[str]:
+def _given(
+    out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None, trials: int | None
+) -> list[str]:
     """Return the options of a run that are not at their default, for the command that resumes it."""
     usual = {"--out": (str(out), str(OUT)), "--engine": (engine, "local"), "--device": (device, "cpu")}
     words = [word for option, (value, normal) in usual.items() if value != normal for word in (option, value)]
     words += [word for part in only for word in ("--only", part)]
     words += ["--workers", str(workers)] if workers else []
+    words += ["--trials", str(trials)] if trials else []
     return words + (["--memory", memory] if memory else [])

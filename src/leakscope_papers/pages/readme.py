@@ -15,7 +15,6 @@ from leakscope_papers.naming import Column
 from leakscope_papers.notes import Notes, filled, read_notes
 from leakscope_papers.pages.table import reasons_of
 from leakscope_papers.planned import planned_cells
-from leakscope_papers.records import recorded_file
 from leakscope_papers.registry import papers
 from leakscope_papers.results import Result, recorded_result
 from leakscope_papers.scales import scale_of
@@ -47,8 +46,8 @@ def readme_file(paper: str) -> Path:
 def _recorded(name: str) -> Mapping[str, Result]:
     """Return scale -> recorded result of an item, the scale with most rows first."""
     item = read_item(name)
-    files = {scale: recorded_file(name, scale) for scale in item.scales}
-    results = {scale: recorded_result(item, scale, path) for scale, path in files.items() if path.is_file()}
+    every = {scale: recorded_result(item, scale) for scale in item.scales}
+    results = {scale: result for scale, result in every.items() if result is not None}
     return dict(sorted(results.items(), key=lambda pair: -len(pair[1].cells)))
 
 

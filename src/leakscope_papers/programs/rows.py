@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -112,8 +113,10 @@ class KeptRows:
         self.asked: set[str] = set()
         self.added = 0
         self.on_add: Say = lambda _: None
+        self.began, self.before = time.perf_counter(), 0.0
         if rows_exist(directory):
             stored = read_rows(directory)
+            self.before = float(stored.facts.get("seconds", "0"))
             if stored.settings != self.settings:
                 raise InputError(
                     f"{self.path} was made with other settings of the item; take another --out or remove it"
@@ -141,7 +144,9 @@ class KeptRows:
 
     def _write(self) -> None:
         rows = [_row_data(row) for row in self.rows.values()]
-        data = {"format": FORMAT, "facts": self.facts, "settings": self.settings, "rows": rows}
+        seconds = self.before + time.perf_counter() - self.began
+        facts = {**self.facts, "seconds": f"{seconds:.0f}", "trials": str(len(rows))}
+        data = {"format": FORMAT, "facts": facts, "settings": self.settings, "rows": rows}
         with clear_errors(self.path.parent, "earlier rows are saved"), replacing(self.path) as file:
             file.write(json.dumps(data, allow_nan=False).encode())
 

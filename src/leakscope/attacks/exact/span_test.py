@@ -40,6 +40,7 @@ from leakscope.attacks.exact.dense_readers import (
     token_network,
 )
 from leakscope.attacks.exact.encoder_search import search_sentences
+from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
 from leakscope.attacks.exact.sentence_proof import explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
@@ -52,6 +53,7 @@ ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
 MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
 CHUNK = 2**22  # numbers of a layer's input at once
+NEAR = 4  # groups of layers behind the first attention that are tried before all others
 MOST_PREFIXES = 512  # kept at a position
 
 
@@ -60,6 +62,8 @@ class SpanEnd(enum.Enum):
 
     SENTENCES = "sentences in the spans"
     CLOSEST = "sentences closest to a span that moved in local steps"
+    MASKED = "sentences in the spans, with the masks of dropout solved for"
+    MASKED_TOKENS = "tokens by position, with the masks of dropout solved for"
     TOKENS = "tokens by position; no later layer has a span that tells sentences apart"
     NO_LAYER = "no trained dense layer reads single tokens"
     NO_UPDATE = "the first dense layers have no update"
@@ -149,34 +153,84 @@ def span_test(
         return SpanReading(SpanEnd.NO_ROOM if span.rank else SpanEnd.NO_UPDATE, (), (), *sizes)
     candidates = _candidates(network, span, vocabulary, length)
     if not candidates:
-        return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
-    later = [_span(each, update, rounded, noise) for each in sources if each.mixes]
-    usable = [each for each in later if each.rank and each.room >= ROOM]
-    if not usable:
+        return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes)
+    later = [each for each in sources if each.mixes]
+    best = _later_layer(later[:NEAR], update, rounded, noise)
+    if best is None or best[1] < span.rank:
+        best = _later_layer(later, update, rounded, noise)
+    if best is None:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    check = max(usable, key=lambda each: (each.source.causal, each.rank, each.room))
+    check = _span(best[0], update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
     sentences = grow(network, check, candidates, closest)
     proved: tuple[tuple[int, ...], ...] = ()
     if closest is None:
-        sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences)
+        sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences, candidates)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
 
-def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
-    """Return the span of the inputs that a group of layers read."""
+def _masked_reading(
+    module: nn.Module, network: TokenNetwork, sources: Sequence[SharedInput], span: _Span, update: Tree, rounded: Tree | None,
+    noise: float, vocabulary: int, length: int, sizes: tuple[int, int, int],
+) -> SpanReading:  # fmt: skip
+    """Return what can be read where the first span holds no token: those whose embedding a dropout has masked."""
+    example = (vocabulary // 2 + torch.arange(length)).remainder(vocabulary)[None]
+    masked = find_masked(module, network, span.source, example)
+    if masked is None:
+        return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
+    where = subspace(network, masked, span.complement, span.limit)
+    atoms = find_atoms(network, masked, where, tokens_that_moved(module, update, vocabulary), length, span.rank)
+    places = [[each for each in atoms if each.place == place] for place in range(length)]
+    number = next((place for place, each in enumerate(places) if not each), length)
+    if not number:
+        return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
+    candidates = tuple(torch.tensor([each.token for each in place]).unique() for place in places[:number])
+    sentences, checked = tuple[tuple[int, ...], ...](), None
+    if len(atoms) == number:
+        sentences = (tuple(each.token for (each,) in places[:number]),)
+    for source in sources if len(atoms) > number else ():
+        second = find_masked(module, network, source, example) if source.mixes and source.causal else None
+        later = None if second is None else _span(source, update, rounded, noise)
+        if second is None or later is None or not later.rank or later.room < ROOM:
+            continue
+        room, checked = subspace(network, second, later.complement, later.limit), source.layer
+        sentences = join_atoms(network, masked, second, room, atoms, MOST_PREFIXES)
+        break
+    end = SpanEnd.MASKED if sentences else SpanEnd.MASKED_TOKENS
+    return SpanReading(end, sentences, candidates, *sizes, checked)
+
+
+def _later_layer(
+    sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
+) -> tuple[SharedInput, int] | None:
+    """Return the layers whose span tells sentences apart best, and its rank; None if no span leaves room."""
+    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources]
+    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
+    return max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]), default=None)
+
+
+def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
+    """Return the rank of the inputs that a group of layers read, the floor, the distance of a true input, and the reduced rows."""
     rows = source.rows(update)
     number = len(rows)
     eps = torch.finfo(update[source.weights[0]].dtype).eps
     deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
-    rows = torch.linalg.qr(rows, mode="r").R
-    _, sizes, directions = torch.linalg.svd(rows)
+    if number > source.width:
+        rows = torch.linalg.qr(rows, mode="r").R
+    sizes = torch.linalg.svdvals(rows)
     added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
     rounding = float(sizes[0]) * max(eps, FLOOR)
     floor = max(SURE * rounding, added)
     rank = int((sizes > floor).sum())
     limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
+    return rank, floor, limit, rows
+
+
+def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
+    """Return the span of the inputs that a group of layers read."""
+    rank, floor, limit, rows = _rank(source, update, rounded, noise)
+    directions = torch.linalg.svd(rows).Vh
     return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
 
 

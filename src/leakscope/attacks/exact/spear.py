@@ -40,14 +40,20 @@ TOO_MANY = 2  # times the samples of the threat model, whose number may be wrong
 ROWS = 1024  # strongest units on which directions are searched
 STARTS = 128  # descents at a time
 STEPS, SHRINK = 60, 0.7  # of a descent, and of its smoothing in each
-POWERS = (1.0, 0.5, 0.3)  # of |U q| in the descents of a group: directions with few zeros are minima of small powers only
+POWERS = (
+    1.0,
+    0.5,
+    0.3,
+)  # of |U q| in the descents of a group: directions with few zeros are minima of small powers only
 SILENT = {
     torch.float64: 1e-8,
     torch.float32: 1e-3,
 }  # zero of a direction on a unit, and length of a unit's row beside the longest
 SPARSE = 0.1  # share of zeros of a direction
 APART = 0.05  # length of a direction outside the span of those chosen
-TRIES = 4  # groups of starts after which a layer is given up if not half of the directions are sparse, such as one of tanh
+TRIES = (
+    4  # groups of starts after which a layer is given up if not half of the directions are sparse, such as one of tanh
+)
 POLISH = 4
 POOL = 16  # directions that are kept, in units of the samples
 AGREES = 1e-3  # misfit of a sample with its label

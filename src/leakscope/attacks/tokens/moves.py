@@ -22,6 +22,7 @@ from leakscope.attacks.tokens.embedded import decode
 from leakscope.attacks.view import Facts
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 
 Likelihood = Callable[[Tensor], Tensor]  # sentences (K x L token numbers) -> log-likelihood of each (K)
@@ -58,6 +59,8 @@ class TokenMoves:
     table: Tensor
     possible: Tensor
     last: int
+
+    __repr__ = short_repr
 
     def due(self, tick: int) -> bool:
         """Return whether tokens move after so many ticks."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanReading
+from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.capture_reader import BEST_ROUND, ask_truth, choose, list_one, local_training, observe_captures
 from leakscope.auditing.criterion import captured_loss
 from leakscope.auditing.inspection import inspect_target
@@ -19,8 +20,8 @@ from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, Truth, make_client
-from leakscope.auditing.tokens.audit import read_clients, score_clients, token_model, token_module
-from leakscope.auditing.tokens.verdict import NOT_BUILT, SEARCH
+from leakscope.auditing.tokens.audit import ClientReadings, read_clients, score_clients, token_model, token_module
+from leakscope.auditing.tokens.verdict import NOT_RUN, SEARCH
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import attacker_knowledge, knowledge_of_defences
 from leakscope.core.model import Model
@@ -52,7 +53,9 @@ def audit_token_captures(
     module, table, inputs = token_module(target, notes)
     gathered = _gather(directory, target, token_model(module, inputs), clients, seed, notes, untested)
     exposure, owners, samples = gathered.exposure, gathered.owners, gathered.exposure.batch.samples
-    readings = read_clients(exposure, module, table, budget, report)
+    readings, interrupted = read_clients(exposure, module, table, budget, report)
+    if not readings:
+        raise KeyboardInterrupt
     rounds = [
         [reading for reading, other in zip(readings, owners, strict=False) if other == owner]
         for owner in range(max(owners[: len(readings)]) + 1)
@@ -61,9 +64,9 @@ def audit_token_captures(
     first = exposure.select(torch.tensor([owners.index(owner) for owner in range(max(owners) + 1)]))
     scored = gathered.scored
     audit = (
-        score_clients(target, table, first, pooled, inputs, budget)
+        score_clients(target, table, first, ClientReadings(pooled, interrupted), inputs, budget, report)
         if scored
-        else _unscored(pooled, target.words, budget)
+        else _unscored(pooled, target.words, budget, interrupted=interrupted)
     )
     return replace(
         audit,
@@ -137,7 +140,7 @@ def _batch(truth: tuple[Tensor, Tensor] | None, trials: int, samples: int, lengt
     return Batch(tokens, labels, mask) if classes else Batch(tokens, none, mask, labels)
 
 
-def _unscored(readings: Sequence[Reading], words: Sequence[str] | None, budget: Budget) -> Audit:
+def _unscored(readings: Sequence[Reading], words: Sequence[str] | None, budget: Budget, *, interrupted: bool) -> Audit:
     """Return the audit of captures whose sentences are not known: what came back, a line a client."""
     lines = []
     for client, (reading, bag) in enumerate(readings):
@@ -150,7 +153,8 @@ def _unscored(readings: Sequence[Reading], words: Sequence[str] | None, budget: 
         minutes=0.0,
         seconds=budget.used,
         seed=0,
-        untested=(NOT_BUILT,),
-        unfinished=(SEARCH,),
+        untested=(NOT_RUN,),
+        unfinished=(SEARCH, *([INTERRUPTED] if interrupted else [])),
+        interrupted=interrupted,
         notes=tuple(lines),
     )

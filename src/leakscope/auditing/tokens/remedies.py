@@ -16,6 +16,7 @@ from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, first_line
+from leakscope.core.progress import Reporter
 from leakscope.core.tree import count, lift, norm
 from leakscope.core.types import direction
 from leakscope.defences import Defence, DropRows, GaussianNoise, Sparsify
@@ -60,22 +61,23 @@ def try_remedies(
     table: TokenTable,
     exposure: Exposure,
     budget: Budget,
+    report: Reporter,
     read: Callable[[Target], tuple[TextLeak, Grade]],
-) -> tuple[TextRemedy, ...]:
-    """Return the remedies, those that leave least first; `read` plays and reads the clients of a changed target."""
-    remedies = []
+) -> Iterator[TextRemedy]:
+    """Yield the remedies; `read` simulates and reads the clients of a changed target."""
     for name, changed in variants(target, table, exposure):
+        report("remedies", name)
         if budget.left <= 0:
-            remedies.append(TextRemedy(name, None, None, "no time was left"))
+            yield TextRemedy(name, None, None, "no time was left")
             continue
         try:
-            remedies.append(TextRemedy(name, *read(changed)))
+            yield TextRemedy(name, *read(changed))
         except InputError as error:
-            remedies.append(TextRemedy(name, None, None, first_line(error)))
-    return tuple(sorted(remedies, key=_left))
+            yield TextRemedy(name, None, None, first_line(error))
 
 
-def _left(remedy: TextRemedy) -> tuple[float, float, float]:
+def left_to_read(remedy: TextRemedy) -> tuple[float, float, float]:
+    """Return what an attacker still reads under a remedy, to sort by."""
     leak = remedy.leak
     if leak is None:
         return math.inf, math.inf, math.inf

@@ -83,7 +83,7 @@ def test_a_client_without_defences_tells_none() -> None:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 1, "sme": 1})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
@@ -100,7 +100,7 @@ def test_the_box_names_who_was_told_what_and_who_was_not() -> None:
     assert "(attackers who" in hidden
     assert line in render(page)
     assert f"of {Clip(0.5)}: the bound (0.5)" in str(made)
-    assert audit_record(made)["told_of_defences"] == [{"defence": str(Clip(0.5)), "facts": "the bound (0.5)"}]
+    assert audit_record(made)["known_of_defences"] == [{"defence": str(Clip(0.5)), "facts": "the bound (0.5)"}]
 
 
 @pytest.mark.usefixtures("brief")
@@ -110,7 +110,7 @@ def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
     assert not [fact for fact in threat.known if "defences" in fact]
     (hidden,) = [fact for fact in threat.hidden if "client defends itself" in fact]
     assert "attackers" not in hidden
-    assert audit_record(made)["told_of_defences"] == []
+    assert audit_record(made)["known_of_defences"] == []
 
 
 @pytest.mark.usefixtures("brief")

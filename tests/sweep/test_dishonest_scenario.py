@@ -1,0 +1,54 @@
+"""Manipulations as the attacks of a scenario: they are played, they misfit in one line, and pages name their threat model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakscope.report.threat import CHOSEN, threat_of
+from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.store import Run
+from leakscope.sweep import run_scenario
+
+PLAYED: dict[str, Any] = {
+    "name": "dishonest",
+    "data": {"name": "digits", "samples": 4},
+    "model": {"name": "mlp", "hidden": [40]},
+    "attacks": ["analytic", "imprint", {"name": "loki", "clients": 2, "units": 32}],
+    "client": {"aggregate": 2},
+    "trials": 2,
+    "baselines": ["class_mean"],
+}
+
+
+def test_a_scenario_plays_manipulations_on_clients_that_get_their_weights(tmp_path: Path) -> None:
+    run_scenario(scenario_of(PLAYED), tmp_path / "run", progress=False, measure=False)
+    run = Run.open(tmp_path / "run")
+    mse = {
+        str(cell.settings["attack"]["name"]): min(
+            each.mse for record in run.records(cell=cell.id) for each in record.samples
+        )  # type: ignore[index, call-overload]
+        for cell in run.cells()
+    }
+    assert mse["imprint"] < 1e-4 < mse["class_mean"]
+    assert mse["loki"] < 1e-2
+    threat = threat_of([*run.cells()])
+    assert "G (Data-Enhanced Manipulator)" in threat.words
+    assert CHOSEN in threat.mixed  # analytic does not choose them
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"model": "cnn_mnist"}, "imprint can insert one"),
+        ({"client": {"aggregate": 4}}, "Loki.clients is 2"),
+        ({"attacks": [{"name": "fishing", "target": 10}]}, "below 10 classes"),
+        ({"attacks": ["decepticons"]}, "small transformers"),
+        ({"attacks": [{"name": "imprint", "inserted": 1}]}, "at least 2 units"),
+    ],
+)
+def test_a_manipulation_that_does_not_fit_says_why(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=why):
+        run_scenario(scenario_of({**PLAYED, **change}), tmp_path / "run", progress=False, measure=False)
