@@ -219,7 +219,7 @@ def test_adapters_that_start_at_zero_are_not_dead() -> None:
 def test_token_networks_are_scanned() -> None:
     inputs = torch.randint(20, (16, 6), generator=torch.Generator().manual_seed(0))
     result = scan(Target(model=traps.attending(), inputs=inputs, labels=torch.arange(16) % 3))
-    assert result[Test.D_SNR].verdict is Verdict.USUAL
+    assert result[Test.LOSS].verdict is Verdict.USUAL
     assert result[Test.PEELING].verdict is Verdict.ABSENT
 
 
