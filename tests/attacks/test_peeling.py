@@ -232,6 +232,26 @@ def test_rounds_add_what_another_round_lacks() -> None:
     check_recovered(batch, found, 1e-6)
 
 
+def test_more_samples_than_units_are_exhausted_and_an_update_of_zeros_diverges() -> None:
+    batch, model = digits(24), network(16)
+    found, seen = attacked(model, batch, Client())
+    check_recovered(batch, found, 1e-6)
+    assert (found.outcome == Outcome.EXHAUSTED).all()
+    first = seen.rounds[0]
+    dead = replace(seen, rounds=(replace(first, sent={n: torch.zeros_like(v) for n, v in first.sent.items()}),))
+    found = Peeling().run(model, dead, attacker_knowledge(model, Client(), batch), SEEDS)
+    assert (found.outcome == Outcome.DIVERGED).all()
+
+
+def test_local_epochs_prove_nothing_and_leave_quotients() -> None:
+    batch = digits(4)
+    found, _ = attacked(network(400), batch, Client(local=LocalTraining(epochs=3, batch_size=2, rate=0.01)))
+    assert found.proved is not None
+    assert not bool(found.proved.any())
+    nearest = [squared_distances(batch.inputs[t], found.inputs[t]).amin(1) for t in range(batch.trials)]
+    assert float((torch.stack(nearest) < 1e-12).double().mean()) > 0.5
+
+
 def test_models_without_a_first_dense_layer_are_refused() -> None:
     model = build("lenet_cpl", (1, 8, 8), 10)
     seen = Client().observe(
