@@ -217,7 +217,11 @@ def join_atoms(
 
 
 def _continues(
-    network: TokenNetwork, first: MaskedInput, second: MaskedInput, where: Subspace, extended: Sequence[tuple[Atom, ...]]
+    network: TokenNetwork,
+    first: MaskedInput,
+    second: MaskedInput,
+    where: Subspace,
+    extended: Sequence[tuple[Atom, ...]],
 ) -> Tensor:
     """Return whether the last token's input of the later layer lies in its span under some mask."""
     masks = torch.stack([torch.stack([each.mask for each in prefix]) for prefix in extended])

@@ -58,9 +58,7 @@ def proved_sentences(
         rest = rows - rows @ others @ others.mT
         if float(torch.linalg.matrix_norm(rest, 2)) <= CLEAR * floor:
             continue
-        needed[k], whole = (
-            _cut(sentence, inputs[k], rest, others, CLEAR * floor) if source.causal else (sentence, True)
-        )
+        needed[k], whole = _cut(sentence, inputs[k], rest, others, CLEAR * floor) if source.causal else (sentence, True)
         if whole and not _has_rival(network, source, needed[k], rest, others, CLEAR * floor, candidates):
             proved.append(needed[k])
     enough = _unexplained(rows, [inputs[k][: len(each)] for k, each in needed.items()]) <= floor

@@ -163,9 +163,7 @@ def span_test(
     sentences = grow(network, check, candidates, closest)
     proved: tuple[tuple[int, ...], ...] = ()
     if closest is None:
-        sentences, proved = proved_sentences(
-            network, check.source, check.rows, check.floor, sentences, candidates
-        )
+        sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences, candidates)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
@@ -201,9 +199,7 @@ def _masked_reading(
     return SpanReading(end, sentences, candidates, *sizes, checked)
 
 
-def _rank(
-    source: SharedInput, update: Tree, rounded: Tree | None, noise: float
-) -> tuple[int, float, float, Tensor]:
+def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
     """Return the rank of the inputs that a group of layers read, the floor, the distance of a true input, and the reduced rows."""
     rows = source.rows(update)
     number = len(rows)

@@ -40,7 +40,11 @@ TOO_MANY = 2  # times the samples of the threat model, whose number may be wrong
 ROWS = 1024  # strongest units on which directions are searched
 STARTS = 128  # descents at a time
 STEPS, SHRINK = 60, 0.7  # of a descent, and of its smoothing in each
-POWERS = (1.0, 0.5, 0.3)  # of |U q| in the descents of a group: directions with few zeros are minima of small powers only
+POWERS = (
+    1.0,
+    0.5,
+    0.3,
+)  # of |U q| in the descents of a group: directions with few zeros are minima of small powers only
 SILENT = {
     torch.float64: 1e-8,
     torch.float32: 1e-3,
