@@ -201,7 +201,6 @@ def _masked_reading(
     return SpanReading(end, sentences, candidates, *sizes, checked)
 
 
-<<<<<<< HEAD
 def _later_layer(
     sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
 ) -> tuple[SharedInput, int] | None:
@@ -211,8 +210,6 @@ def _later_layer(
     return max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]), default=None)
 
 
-=======
->>>>>>> people
 def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
     """Return the rank of the inputs that a group of layers read, the floor, the distance of a true input, and the reduced rows."""
     rows = source.rows(update)
