@@ -138,8 +138,8 @@ def decode_masks(
     `price` (N x d) weighs the coordinates.
     """
     price = torch.ones_like(target) if price is None else price
-    parts = (each.split(PART) for each in (target, fixed.expand_as(target), price))
-    decoded = [_decode(*each, rate, where) for each in zip(*parts, strict=True)]
+    targets, offsets, prices = (each.split(PART) for each in (target, fixed.expand_as(target), price))
+    decoded = [_decode(t, f, each, rate, where) for t, f, each in zip(targets, offsets, prices, strict=True)]
     return torch.cat([mask for mask, _ in decoded]), torch.cat([sure for _, sure in decoded])
 
 
@@ -172,7 +172,8 @@ def _is_sure(mask: Tensor, target: Tensor, fixed: Tensor, rate: float, where: Su
     """Return which masks give an input in the span and drop about as many coordinates as expected."""
     dropped, expected = (~mask).sum(1), rate * mask.shape[1]
     likely = (dropped - expected).abs() <= FAR * (expected * (1 - rate)) ** 0.5 + 1
-    return likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
+    sure: Tensor = likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
+    return sure
 
 
 def find_atoms(

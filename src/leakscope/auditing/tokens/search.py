@@ -41,7 +41,8 @@ def search_tokens(
 ) -> Searched:
     """Return what TAG and LAMP recover of all clients in the time left; `score` judges sentences (T x N x L) of an attack."""
     leaks, lines, untested, unfinished = list[TextLeak](), list[str](), list[Untested](), list[str]()
-    for number, (name, make) in enumerate(TOKEN_ATTACKS.items()):
+    makers: dict[str, Callable[..., TokenMatching]] = {**TOKEN_ATTACKS}
+    for number, (name, make) in enumerate(makers.items()):
         most = make().matching.stop.iterations
         seconds = budget.left / (len(TOKEN_ATTACKS) - number)
         report("tokens", f"{name} on {exposure.trials} clients")
@@ -56,7 +57,9 @@ def search_tokens(
                 leaks.append(leak)
                 lines.append(f"{name}, {iterations} of {most} iterations: {leak.score_lines[0].partition(': ')[2]}")
         except KeyboardInterrupt:
-            return Searched(tuple(leaks), tuple(lines), tuple(untested), (*unfinished, f"{name} was interrupted"), interrupted=True)
+            return Searched(
+                tuple(leaks), tuple(lines), tuple(untested), (*unfinished, f"{name} was interrupted"), interrupted=True
+            )
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(name, first_line(error)))
             unfinished.append(f"{name} could not run")
