@@ -12,10 +12,10 @@ demo: $(VENV)/.installed
 	$(BIN)/leakscope demo
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 slow: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 integrations: .venv-integrations/.installed
 	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_text.py tests/integrations/test_nvflare.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py tests/integrations/test_transformers.py

@@ -18,7 +18,17 @@ from leakscope.core.model import Model
 from leakscope.core.pairing import pair, squared_distances
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, take, to
-from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, Reconstruction, make_batch
+from leakscope.core.types import (
+    Batch,
+    Knowledge,
+    LocalTraining,
+    Observation,
+    Outcome,
+    Reconstruction,
+    Round,
+    make_batch,
+)
+from leakscope.data import load
 from leakscope.defences import Defence, GaussianNoise, Quantise, RandomMask, Sign, Sparsify
 from leakscope.models import Torch, build, draw_parameters, from_module
 
@@ -269,6 +279,37 @@ def test_examples_come_back_from_a_weight_update_too() -> None:
     model, weights, x = trapped(3, Scaling())
     found, batch = recover(model, x, Client(LocalTraining(rate=0.01)), weights=weights)
     assert paired(found.inputs, batch.inputs).max() < 1e-6
+
+
+def test_local_epochs_leave_the_quotients_of_units_that_one_example_alone_activates() -> None:
+    model, weights, x = trapped(3, Scaling())
+    for epochs in (1, 4):
+        client = Client(LocalTraining(epochs=epochs, batch_size=2, rate=0.01, momentum=0.5))
+        found, batch = recover(model, x, client, weights=weights)
+        assert paired(found.inputs, batch.inputs).max() < 1e-6
+
+
+def test_a_batch_is_read_off_every_round() -> None:
+    """Each round's weights leave other examples alone in a unit: rounds together show more than any of them."""
+    model, data = to(build("mlp", (1, 8, 8), 10, {"hidden": (40,)}), dtype=torch.float64), load("digits")
+    x = data.pictures("test", range(48)).double().unflatten(0, (6, 8))
+    played = [play(model, x, seeds=range(start, start + 6)) for start in (0, 10, 20)]
+    rounds, knowledge, batch = tuple(seen.rounds[0] for seen, _, _ in played), *played[0][1:]
+
+    def exact(*chosen: Round) -> int:
+        found = analytic().run(model, replace(played[0][0], rounds=chosen), knowledge, SEEDS)
+        near = [
+            squared_distances(want, each).amin(1) < 1e-12 for want, each in zip(batch.inputs, found.inputs, strict=True)
+        ]
+        return int(torch.stack(near).sum())
+
+    assert exact(*rounds) > max(exact(one) for one in rounds) > 0
+
+
+def test_fewer_units_than_examples_explain_themselves_and_are_no_success() -> None:
+    found, _ = recover(network("mlp"), draw(0, 6, 12, *SHAPE))
+    assert found.mismatch.max() < 1e-6
+    assert (found.outcome == Outcome.EXHAUSTED).all()
 
 
 @pytest.mark.parametrize("scaling", [Scaling(), Scaling((0.5,), (0.5,))])

@@ -400,6 +400,23 @@ def test_the_truth_explains_what_was_seen_and_another_picture_does_not(name: str
         assert not bool(slope.any())
 
 
+@pytest.mark.parametrize("local", [None, LocalTraining(1, 1, rate=0.1)], ids=["gradient", "weights"])
+@pytest.mark.parametrize("defences", [(), (RandomMask(0.5),)], ids=["whole", "masked"])
+@pytest.mark.parametrize("distance", [cosine, angle])
+def test_directions_of_tensors_clipped_one_by_one_are_the_truths(
+    distance: Any, defences: tuple[Defence, ...], local: LocalTraining | None
+) -> None:
+    client = Client(defences=(Clip(0.01, each=True), *defences), local=local)
+    seen, knowledge = seen_by(client, dtype=torch.float64)
+    attack, truth = replace(ig(), objective=Match(distance)), digits().inputs.double()
+    blind, _ = mismatch_of(attack, seen, unaware(knowledge), truth)
+    knowing, _ = mismatch_of(aware(attack, knowledge), seen, knowledge, truth)
+    elsewhere, _ = mismatch_of(aware(attack, knowledge), seen, knowledge, 1 - truth)
+    assert bool((blind > 0.05).all())
+    assert bool((knowing < 1e-12).all())
+    assert bool((elsewhere > 0.05).all())
+
+
 @pytest.mark.parametrize(
     "name", ["sparsify", "clip", "sign", "4 bits", "noise, then mask", "noise by tensor, then mask"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -94,6 +95,14 @@ def test_more_samples_than_half_the_classes_are_not_proved_from_a_head() -> None
     for layer in list(module)[:-1]:
         layer.requires_grad_(False)
     assert not bool(read(played(module, 6))[0].proved.any())
+
+
+def test_an_update_of_zeros_gives_no_features() -> None:
+    case = played(convolutional(), 2)
+    first = case.seen.rounds[0]
+    dead = replace(case.seen, rounds=(replace(first, sent={n: torch.zeros_like(v) for n, v in first.sent.items()}),))
+    with pytest.raises(InputError):
+        feature_inversion(iterations=1).run(case.model, dead, case.knowledge, [0])
 
 
 def test_noise_proves_no_features() -> None:

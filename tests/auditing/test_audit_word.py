@@ -235,6 +235,6 @@ def test_the_minutes_that_would_do_are_known_even_if_there_is_no_time(monkeypatc
     subject = expose_clients(make_subject(Target(model=conv(), **sample())), 2, 0)
     entries = plan_exposure(subject)[0]
     none = run_entries(subject, [Attempt(each, 2, pace=0.1) for each in entries], Budget(0.0, time.monotonic()), SILENT)
-    assert [cut.iterations for cut in none.short] == [0, 0]
+    assert [(cut.name, cut.iterations) for cut in none.short] == [("feature_inversion", 0), ("cpl", 0), ("ig", 0)]
     assert none.needed is not None
     assert none.unfinished

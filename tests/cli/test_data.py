@@ -25,7 +25,7 @@ def test_list_names_every_set_its_state_and_its_terms(tmp_path: Path) -> None:
     assert "bundled" in rows["fashion_mnist"]
     assert "3,000 + 1,000 of 1x28x28" in rows["fashion_mnist"]
     assert "MIT" in rows["fashion_mnist"]
-    assert "found" in rows["mnist"]
+    assert "on disk" in rows["mnist"]
     assert "1,234 + 5 of 1x28x28" in rows["mnist"]
     assert "missing (fetch)" in rows["cifar10"]
     assert "non-commercial" in rows["svhn"]

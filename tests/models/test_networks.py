@@ -34,7 +34,10 @@ def test_lenets_give_logits_for_every_activation_pooling_and_channel(name: str, 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ["mlp", "resnet20", "resnet20_dlg", "resnet20_cpl", "cnn_mnist", "cnn_cifar"])
 def test_other_networks_give_logits_for_every_activation_and_channel(name: str, size: int) -> None:
-    for activation, channels in itertools.product(ACTIVATIONS, (1, 3)):
+    every = (
+        list(ACTIVATIONS) if size == SIZES[0] else list(ACTIVATIONS)[:1]
+    )  # an activation does not depend on the size
+    for activation, channels in itertools.product(every, (1, 3)):
         assert output_shape(name, channels, size, {"activation": activation}) == (2, 7)
 
 

@@ -36,6 +36,7 @@ SLOW = (  # half a second and more each, and rooms that one picture does not nee
 )
 
 
+@pytest.mark.slow
 def test_one_picture_loads_nothing_slow() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST], check=True, capture_output=True, text=True, timeout=120)
     before, after = json.loads(done.stdout)

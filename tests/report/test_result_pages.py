@@ -17,6 +17,7 @@ from leakscope import Audit, Run, run_scenario, scenario_of
 from leakscope.auditing.verdict import Grade, measure
 from leakscope.core.errors import InputError
 from leakscope.data import load
+from leakscope.servers import Imprint
 from leakscope.studies.frontier import Frontier, FrontierSettings, Point
 
 SHORT = 1500
@@ -51,10 +52,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     done = run_scenario(scenario_of(SCENARIO), tmp_path_factory.mktemp("runs") / "run", workers=1, measure=False)
     point = Point(EVIL, "", None, run.summary.content, run)
     frontier = Frontier((point,), peek.shown.exposure.batch, (0,), FrontierSettings(clients=1, attacked=1))
-    return {"peek": peek, "audit": audit, "run": done.run, "done": done, "frontier": frontier}
+    model, batch = leakscope.build("mlp", (1, 8, 8), 10, {"hidden": (20,)}), peek.shown.exposure.batch
+    manipulation = leakscope.manipulate(
+        model, batch, Imprint(name=EVIL), digits.pictures("train", range(50)), torch.arange(50) % 10
+    )
+    return {
+        "peek": peek, "audit": audit, "run": done.run, "done": done, "frontier": frontier, "manipulation": manipulation,
+    }  # fmt: skip
 
 
-NAMES = ("peek", "audit", "run", "done", "frontier")
+NAMES = ("peek", "audit", "run", "done", "frontier", "manipulation")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,6 +94,12 @@ def test_a_notebook_shows_a_sandboxed_frame(results: dict[str, Shown], name: str
     page = html.unescape(shown[shown.index('srcdoc="') :])
     assert EVIL not in page
     assert "script-src 'sha256-" in page
+
+
+def test_the_page_of_a_manipulation_has_no_honest_server(results: dict[str, Shown], tmp_path: Path) -> None:
+    texts = {name: results[name].write(tmp_path / name).read_text("utf-8") for name in ("manipulation", "peek")}
+    assert {name: "A dishonest server" in text for name, text in texts.items()} == {"manipulation": True, "peek": False}
+    assert {name: "honest but curious" in text for name, text in texts.items()} == {"manipulation": False, "peek": True}
 
 
 def test_a_run_counts_its_trials(results: dict[str, Shown]) -> None:

@@ -219,7 +219,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("evil", [EVIL, QUOTED, "</style><img src=x onerror=alert(1)>", "{{ 7 * 191 }}", "", "\x00\n"])
+@pytest.mark.parametrize("evil", [f"{EVIL} {QUOTED} </style><img src=x onerror=alert(1)> {{{{ 7 * 191 }}}} \x00\n", ""])
 def test_whatever_a_scenario_names_stays_text(make_run: MakeRun, make_cells: MakeCells, evil: str) -> None:
     def poisoned(word: str) -> str:
         cells = [
@@ -237,7 +237,7 @@ def test_whatever_a_scenario_names_stays_text(make_run: MakeRun, make_cells: Mak
     plain, read = Reader(poisoned("word")), Reader(poisoned(evil))
     assert read.tags == plain.tags
     assert read.handlers == []
-    assert evil != EVIL or EVIL in read.text
+    assert not evil or f"{EVIL} {QUOTED}" in read.text
 
 
 def test_not_a_number_and_infinity_reach_the_page(make_run: MakeRun) -> None:

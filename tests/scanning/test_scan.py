@@ -200,6 +200,14 @@ def test_a_layer_that_the_server_replaced_is_a_jump_and_a_round_of_training_is_n
     assert scan(dead, previous=alive)[Test.DEAD].verdict is Verdict.SUSPECT
 
 
+def test_a_scan_prints_its_suspects_and_shows_a_table_in_a_notebook() -> None:
+    result = scanned(traps.imprint(), 16)
+    head, *lines = repr(result).splitlines()
+    assert result.name in head
+    assert len(lines) == len(suspects(result)) > 0
+    assert result._repr_html_().count("<tr>") == 1 + len(result.lines)
+
+
 def test_hashes_of_other_clients_decide() -> None:
     own = scan(traps.dense()).hash
     assert own == scan(copy.deepcopy(traps.dense())).hash

@@ -148,6 +148,7 @@ def test_it_is_refused_at_the_line_of_the_attack_that_reads() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
     class Heard(ReportingWatcher):
         def __init__(self) -> None:

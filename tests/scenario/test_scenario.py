@@ -522,6 +522,7 @@ def test_settings_added_later_leave_the_ids_of_older_cells_alone(monkeypatch: py
     assert ids == ["ed1af80d50860715", "f7d99637889197f3"]
 
 
+@pytest.mark.slow
 def test_buffers_and_modes_of_batch_norm_are_axes(tmp_path: Path) -> None:
     axes = {"client.sends_buffers": [False, True], "client.norm": ["train", "eval"], "knowledge.norm": [None, "train"]}
     given = small(

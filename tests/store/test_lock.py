@@ -39,6 +39,7 @@ def another_writer(run: Run) -> Iterator[subprocess.Popen[str]]:
             process.communicate("go on\n")
 
 
+@pytest.mark.slow
 def test_a_second_process_is_told_who_writes_and_may_read(run: Run) -> None:
     with another_writer(run) as process:
         with pytest.raises(InputError) as error, run.writing():

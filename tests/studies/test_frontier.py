@@ -49,6 +49,7 @@ def test_every_run_has_the_same_clients_and_its_own_promise(made: Frontier) -> N
     assert made.points[2].run.summary.means["psnr"].value < made.points[0].run.summary.means["psnr"].value
 
 
+@pytest.mark.slow
 def test_its_page_shows_epsilon_accuracy_and_leakage(made: Frontier) -> None:
     page = page_of_frontier(made, command="leakscope frontier")
     titles = [(panel.title, panel.axis) for panel in page.sections[0].panels]

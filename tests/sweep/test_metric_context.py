@@ -52,6 +52,7 @@ def test_a_scenario_stores_their_means_and_a_baseline_those_that_need_no_network
             assert_close(record.learned[name], float(value.double().mean()))
 
 
+@pytest.mark.slow
 def test_how_trials_are_cut_into_chunks_does_not_change_them(tmp_path: Path) -> None:
     asked = {**ONE_CELL, "metrics": CONTEXT, "grid": {"data.part": ["train", "test"]}}
     for width in (2, 6):

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened
-from leakscope.attacks.distances import FLOORED, SCALED, angle, angle_per_tensor, disagreement, power_of
+from leakscope.attacks.distances import FLOORED, PER_TENSOR, SCALED, angle, angle_per_tensor, disagreement, power_of
 from leakscope.attacks.known_policy import learn_policy
 from leakscope.attacks.objectives import (
     DEFENCE_FACTS,
@@ -110,7 +110,8 @@ def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bo
     """Return the objective that uses every fact, scaled for the absolute tolerances of L-BFGS and for the attack's priors.
 
     With priors the gain is kept, except for signs: they have no scale and count as an update of length 10. Angles and signs are
-    invariant to clipping. Rounding steps have a scale: the simulated update is then clipped and counts as one of length 10.
+    invariant to clipping the whole update; clipping each tensor turns it, so the simulated tensors are clipped too, or
+    compared one by one. Rounding steps have a scale: the simulated update is then clipped and counts as one of length 10.
     """
     power, alone = power_of(match.distance), not attack.priors
     distance, gain, scaled = match.distance, match.gain, LENGTH**power
@@ -124,10 +125,13 @@ def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bo
     if clipped and not reclip and not rounded:
         clipped = False
         distance, gain = angle_per_tensor if knowledge.bound_each else angle, LENGTH**2
+    turned = knowledge.bound is not None and knowledge.bound_each and distance in PER_TENSOR
+    if turned and (knowledge.mask is not None or knowledge.local is not None):
+        distance = PER_TENSOR[distance]  # the length that was clipped is not simulated
     objective: Objective = replace(match, distance=distance, gain=1.0)
     objective = Whitened(objective) if knowledge.sigma is not None and knowledge.sigma_each is not None else objective
     objective = Rounded(objective, PULL) if rounded else objective
-    objective = Clipped(objective) if clipped else objective
+    objective = Clipped(objective) if clipped or (turned and distance in PER_TENSOR) else objective
     objective = _of_sent(objective, knowledge)
     factor: float | Gain = PerGradient(gain) if stepped and power_of(distance) else gain
     factor = AtLeast(factor, scaled) if rounded and alone else factor

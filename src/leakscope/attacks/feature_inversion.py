@@ -30,7 +30,7 @@ from leakscope.core.padding import counting
 from leakscope.core.short_repr import short_repr
 from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
-from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds, direction
 
 PROVED = "proved_features"
 
@@ -105,6 +105,8 @@ class FeatureInversion:
                 f"{model.name!r} follows: use ig, or peeling where the first layer is dense"
             )
         first = replace(observation, rounds=observation.rounds[:1])  # other weights make other features
+        if not bool(direction(first.rounds[0], first.shares)[layer.weight].any()):
+            raise InputError(f"{self.name}: the update of {layer.weight} is 0 and gives no features")
         read = self.reader.read(model, layer, first, knowledge, seeds, execution)
         simulate = LayerInput(layer, OneGradient() if self.gradient else None)
         attack = replace(self.base, simulate=simulate, objective=FeatureMatch(read.inputs, self.gradient))

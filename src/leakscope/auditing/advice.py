@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.attacks.feature_inversion import FeatureInversion
 from leakscope.auditing.attack_runs import plan_exposure
 from leakscope.auditing.attempts import iterations_within
 from leakscope.auditing.changes import Change
@@ -41,6 +40,7 @@ from leakscope.auditing.remedy_trials import (
     make_candidate,
     meet,
 )
+from leakscope.auditing.suite import FEATURES
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
 from leakscope.core.progress import Reporter
@@ -128,8 +128,7 @@ def advise(
     """Return how much still leaks under each remedy and what accuracy it costs, within the budget."""
     trial, options = Trial(subject, clients, seed), remedies_for(exposure)
     entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
-    reads = FeatureInversion  # it has no variant that knows a defence
-    able = [entry.name for entry in entries if entry.most is not None and not isinstance(entry.make(1), reads)]
+    able = [entry.name for entry in entries if entry.most is not None and entry.name != FEATURES]
     judge = _judge(runs, able)
     if judge is None:
         reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from leakscope.auditing.tokens.lines import tokens_line
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
+from leakscope.core.pages import notebook_table
 from leakscope.core.types import LocalTraining
 from leakscope.models import Structure, find_structure
 from leakscope.models.dropout import drawing_from
@@ -61,14 +61,12 @@ class Inspection:
         return "\n".join([head, *(f"  {line.severity:<9}  {line}" for line in self.lines)])
 
     def _repr_html_(self) -> str:
-        cells = [
-            [line.topic, line.severity, line.finding, ", ".join(line.decided_by) or "no attack here", line.page]
+        rows = [
+            [line.topic, line.severity, line.finding, ", ".join(line.decided_by) or "no attack", line.page]
             for line in self.lines
         ]
-        rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells]
-        head = "".join(f"<th>{name}</th>" for name in ("", "", "finding", "decided by", "docs"))
-        caption = html.escape(f"{self.name}, batch of {self.batch}, before any attack")
-        return f"<table><caption>{caption}</caption><tr>{head}</tr>{''.join(rows)}</table>"
+        caption = f"{self.name}, batch of {self.batch}, before any attack"
+        return notebook_table(caption, ("", "", "finding", "decided by", "docs"), rows)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data, for JSON."""

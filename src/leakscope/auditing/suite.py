@@ -39,7 +39,8 @@ from leakscope.defences.stack import unrevealed
 from leakscope.learning.losses import LOSSES, UserLoss
 from leakscope.models import find_trained_entry
 
-PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000, "feature_inversion": 1000}
+FEATURES = "feature_inversion"  # has no variant that knows a defence
+PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000, FEATURES: 1000}
 TV_WEIGHTS = (1e-4, 1e-2, 0.1)  # that ig tries; the smallest mismatch to the update decides (benchmarks/tv_weights.py)
 BN = 1e-3  # weight of batch norm's statistics where clients send them
 INFORMED = "knows the defences"
@@ -173,8 +174,7 @@ def _beyond_division(model: Model, knowledge: Knowledge, *, divides: bool) -> li
         return [Entry("cpa", lambda _: cpa(), None)] if unmixes else []
     if divides or len(knowledge.input_shape) < IMAGE_RANK or feature_layer(model) is None:
         return []
-    name = "feature_inversion"
-    return [Entry(name, lambda iterations: feature_inversion(iterations=iterations), PUBLISHED[name])]
+    return [Entry(FEATURES, lambda iterations: feature_inversion(iterations=iterations), PUBLISHED[FEATURES])]
 
 
 def is_informed(name: str) -> bool:

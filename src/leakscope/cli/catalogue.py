@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Imports, import_pieces
+from leakscope.cli.options import Imports, import_components
 from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
@@ -27,12 +27,12 @@ def list_catalogue(
     """List every data set, model, attack, defence and metric, a line each."""
     from leakscope.scenario.catalogue import catalogue
 
-    import_pieces(imports)
+    import_components(imports)
     kinds: dict[str, list[tuple[str, str]]] = {}
     for name_of_kind, name, line in catalogue():
         kinds.setdefault(name_of_kind, []).append((name, line))
     if kind is not None:
-        wanted = lookup({plural(each): each for each in kinds} | {each: each for each in kinds}, kind, "kind")
+        wanted = kind if kind in kinds else lookup({plural(each): each for each in kinds}, kind, "kind")
         kinds = {wanted: kinds[wanted]}
     for name_of_kind, rows in kinds.items():
         print_named((name_of_kind, "what it is"), rows)
@@ -43,9 +43,13 @@ def plural(kind: str) -> str:
 
     >>> plural("attack"), plural("loss"), plural("data"), plural("defence on the data")
     ('attacks', 'losses', 'data', 'defences on the data')
+    >>> plural("policy on the data")
+    'policies on the data'
     """
     head, on, rest = kind.partition(" on ")  # a defence on the data
-    return kind if kind == "data" else f"{head}{'es' if head.endswith('s') else 's'}{on}{rest}"
+    if kind == "data":
+        return kind
+    return f"{head.removesuffix('y')}{'ies' if head.endswith('y') else 'es' if head.endswith('s') else 's'}{on}{rest}"
 
 
 @app.command()
@@ -59,7 +63,7 @@ def schema(
     """Print the JSON schema of a scenario, training or audit file, for completion in editors."""
     from leakscope.store.disk import writing_to
 
-    import_pieces(imports)
+    import_components(imports)
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

@@ -24,7 +24,7 @@ def list_sources(
         typer.Option("--import", metavar="MODULE", help="Module that registers data sets.", show_default=False),
     ] = None,
 ) -> None:
-    """List every data set: its shape, whether it is there, and its terms."""
+    """List every data set: its shape, whether it is on this machine, and its terms."""
     from leakscope.core.plugins import import_plugin, load_plugins
     from leakscope.data.loading import locate
     from leakscope.data.npz import sizes
@@ -73,12 +73,12 @@ def fetch(
 
 
 def _state(name: str, path: Path | None) -> str:
-    """Return whether a data set is bundled, found or missing, and if missing, whether it can be fetched."""
+    """Return whether a data set is bundled, on disk or missing, and if missing, whether it can be fetched."""
     from leakscope.data.loading import BUNDLED
     from leakscope.data.sources import SOURCES
 
     if path is not None:
-        return "bundled" if path.parent == BUNDLED else "found"
+        return "bundled" if path.parent == BUNDLED else "on disk"
     if SOURCES[name].make is not None:
         return "from another package"
     return "missing (fetch)" if SOURCES[name].downloads else "missing"

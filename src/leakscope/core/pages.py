@@ -5,6 +5,8 @@ The room `report` makes pages and imports the rooms whose results it shows, so a
 
 from __future__ import annotations
 
+import html
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -19,5 +21,16 @@ def write_page(result: object, path: str | Path) -> Path:
 
 def notebook_html(result: object) -> str:
     """Return the page of a result as a sandboxed frame for a notebook cell."""
-    html: str = import_module(MAKER).fragment_of(result)
-    return html
+    frame: str = import_module(MAKER).fragment_of(result)
+    return frame
+
+
+def notebook_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a notebook cell.
+
+    >>> notebook_table("a < b", ["x"], [["1"]])
+    '<table><caption>a &lt; b</caption><tr><th>x</th></tr><tr><td>1</td></tr></table>'
+    """
+    lines = [("th", head), *(("td", row) for row in rows)]
+    cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) for tag, line in lines)
+    return f"<table><caption>{html.escape(caption)}</caption>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"

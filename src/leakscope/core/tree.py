@@ -27,10 +27,7 @@ class _SquaredNorms(torch.autograd.Function):
 
     @staticmethod
     def forward(*tree: Tensor) -> Tensor:
-        # on CPU one pass, ten times as fast as a batched product; elsewhere square and sum, which fuse
-        if tree[0].device.type == "cpu":
-            return torch.stack([torch.linalg.vector_norm(x).square() for x in tree])
-        return torch.stack([x.square().sum() for x in tree])
+        return _squared_norms(*tree)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -42,6 +39,13 @@ class _SquaredNorms(torch.autograd.Function):
         return tuple(x * g for x, g in zip(ctx.saved_tensors, (2 * cotangent).unbind(), strict=True))
 
 
+def _squared_norms(*tree: Tensor) -> Tensor:
+    """Return `x . x` of every tensor: on CPU in one pass, ten times as fast as a batched product; elsewhere square and sum, which fuse."""
+    if tree[0].device.type == "cpu":
+        return torch.stack([torch.linalg.vector_norm(x).square() for x in tree])
+    return torch.stack([x.square().sum() for x in tree])
+
+
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
     """Return the inner product of two trees with the same names."""
     return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
@@ -49,7 +53,12 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 
 def squared_norm(a: Mapping[str, Tensor]) -> Tensor:
     """Return the squared Euclidean length of a tree read as one vector."""
-    norms: Tensor = _SquaredNorms.apply(*a.values())  # type: ignore[no-untyped-call]
+    values = tuple(a.values())
+    if not any(
+        value.requires_grad for value in values
+    ):  # such as an observed update: no call through autograd, the same bits
+        return _squared_norms(*values).sum()
+    norms: Tensor = _SquaredNorms.apply(*values)  # type: ignore[no-untyped-call]
     return norms.sum()
 
 

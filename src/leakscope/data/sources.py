@@ -138,7 +138,7 @@ SOURCES: dict[str, Source] = {
         (_npz("fashion_mnist_full"), _npz("fashion_mnist"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
         FASHION_STATISTICS, downloads=_FASHION_FILES),
     "mnist": Source(
-        "MNIST: handwritten digits; the npz form also tells the writers",
+        "MNIST: handwritten digits; the npz file also has the writers",
         "image", (1, 28, 28), 10, *_MNIST, (_npz("mnist"), *_idx("mnist", _DIGITS), *_idx("MNIST/raw", _DIGITS)),
         MNIST_STATISTICS, downloads=_MNIST_FILES),
     "cifar10": Source(
@@ -166,7 +166,7 @@ SOURCES: dict[str, Source] = {
         "image", (1, 28, 28), 62, *_EMNIST, (_npz("emnist_byclass"),), EMNIST_STATISTICS),
     "emnist_as_femnist": Source(
         "EMNIST ByClass shrunk to 13 pixels, dark on white: a stand-in for FEMNIST, with its statistics",
-        "image", (1, 28, 28), 62, "as emnist_byclass, from whose file it is made", _NIST,
+        "image", (1, 28, 28), 62, "as emnist_byclass, derived from its file", _NIST,
         (Form("emnist_byclass.npz", read_small_letters),), FEMNIST_STATISTICS),
     "femnist": Source(
         "FEMNIST: handwritten digits and letters by writer, from LEAF's JSON or the hubs' parquet",

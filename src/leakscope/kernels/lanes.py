@@ -21,7 +21,12 @@ def spare_lanes(model: Model, knowledge: Knowledge, device: torch.device) -> int
     if device.type != "cpu":
         return 0
     narrowest = min(knowledge.classes, model.narrowest or knowledge.classes)
-    return -(-(VECTOR - 1) // (knowledge.samples * max(narrowest, 1)))
+    return spare_beside(knowledge.samples * max(narrowest, 1))
+
+
+def spare_beside(numbers: int) -> int:
+    """Return how many copies must follow the real lanes of a tensor with so many numbers a lane."""
+    return -(-(VECTOR - 1) // numbers)
 
 
 def lanes(live: int, spare: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -39,13 +39,23 @@ class Functional:
     """
 
     module: nn.Module
+    names: frozenset[str] = field(init=False)  # of all tensors; empty if a tensor has several
+
+    def __post_init__(self) -> None:
+        module = self.module
+        named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        tied = len({id(value) for _, value in named}) < len(named)
+        object.__setattr__(self, "names", frozenset(() if tied else (name for name, _ in named)))
 
     def __call__(self, parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
         """Return the output for N inputs, and the buffers after the call."""
         values = {**parameters, **{name: value.clone() for name, value in buffers.items()}}
+        odd = (
+            values.keys() != self.names
+        )  # only then torch looks for ties and strange names: it takes as long as a small layer
         try:
             with _ONE_CALL, sdpa_kernel(SDPBackend.MATH), drawing_from(key), note_inputs(self.module):
-                output = torch.func.functional_call(self.module, values, (x,), strict=True)
+                output = torch.func.functional_call(self.module, values, (x,), tie_weights=odd, strict=odd)
         except RuntimeError as problem:
             if "running_mean or running_var" in str(problem):
                 raise InputError(TRAINING_NORM) from problem

@@ -13,7 +13,7 @@ from leakscope.clients.aggregation import split_clients
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.short_repr import short_repr
+from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.tree import Tree, add, subtract, take
 from leakscope.core.types import Batch, Observation, Shares, direction
 from leakscope.play.attacking import AttackResult, attack, judge
@@ -24,13 +24,19 @@ from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_we
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ManipulationResult:
-    """What a manipulation got, beside what public data alone give: `attack` scores its readout, `baselines` are by name."""
+    """What a manipulation recovers, beside what public data alone give: `attack` scores its readout, `baselines` are by name."""
 
     exposure: Exposure
     attack: AttackResult
     baselines: dict[str, AttackResult]
 
-    __repr__ = short_repr
+    _repr_html_ = notebook_html
+    write = write_page
+
+    def __repr__(self) -> str:
+        runs = (f"{run.name} {int(run.recovered.sum())}" for run in (self.attack, *self.baselines.values()))
+        attack, *nulls = runs
+        return f"{attack} of {self.attack.summary.samples} recovered; without the update: {', '.join(nulls)}"
 
 
 def manipulate(

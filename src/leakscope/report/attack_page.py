@@ -90,7 +90,7 @@ def _namer(shown: Demonstration) -> Namer:
 def _threat(shown: Demonstration, knowledge: str) -> Threat:
     noise = ("that noise was added, where it was",) if shown.noise else ()
     return Threat(
-        words=f"What it knew: {knowledge}",
+        words=f"It knows {knowledge[:1].lower()}{knowledge[1:]}",
         setting=(
             ("sent of the model", (sent_part(shown.exposure).words,)),
             *((run.name, (run.note,)) for run in shown.attacks if run.note),

@@ -113,10 +113,10 @@ def _explanation(audit: Audit) -> str:
             f"The attack that did most: {audit.worst.name} ({100 * asr.value:.0f} %, 95 % interval "
             f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
         )
-    if audit.dishonest is not None:
-        parts.append(f"{_sentence(DISHONEST)[:-1]}: {audit.dishonest.headline}.")
     if audit.labels is not None:
         parts.append(f"Labels: {labels_words(audit.labels)}.")
+    if audit.dishonest is not None:
+        parts.append(f"{_sentence(DISHONEST)[:-1]}: {audit.dishonest.headline}.")
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from leakscope.report.tables import Row
 
 
+HONEST = "An honest but curious server: it runs the protocol as agreed and tries to read the client's data from what it receives."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threat:
     """The threat model: who was attacked, and what the attacker knows."""
 
     words: str = ""
+    server: str = HONEST
     setting: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (what, its variants)
     known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()

@@ -1,10 +1,14 @@
-"""The page of a result that Python code holds: an audit, a stored run, a frontier. `leakscope.core.pages` finds this module by name."""
+"""The page of a result that Python code holds (an audit, a run, a frontier, ...). `leakscope.core.pages` finds this module by name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from leakscope.auditing.result import Audit
+from leakscope.play import Demonstration
+from leakscope.play.dishonest import ManipulationResult
+from leakscope.report.attack_page import page_of
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.frontier_page import page_of_frontier
 from leakscope.report.page import fragment, render, write_page
@@ -12,6 +16,12 @@ from leakscope.report.page_data import Page
 from leakscope.report.serving import page_of_directory
 from leakscope.store import Run
 from leakscope.studies.frontier import Frontier
+
+DISHONEST = "A dishonest server: it chooses the weights that it sends, and reads the client's data from the update."
+UNMANIPULATED = (
+    "Only this manipulation was tested, on this sample. A client that scans the model before it trains may notice it. An example "
+    "that did not come back is not thereby safe."
+)
 
 
 def page_of_result(result: object) -> Page:
@@ -22,7 +32,25 @@ def page_of_result(result: object) -> Page:
         return page_of_directory(result.directory, command=f"leakscope.Run.open({str(result.directory)!r})")
     if isinstance(result, Frontier):
         return page_of_frontier(result, command="leakscope.studies.frontier.measure_frontier(settings)")
+    if isinstance(result, ManipulationResult):
+        return page_of_manipulation(result)
     raise TypeError(f"there is no page of a {type(result).__name__}")
+
+
+def page_of_manipulation(result: ManipulationResult) -> Page:
+    """Return the page of what a dishonest server read: private images above its readout, beside the null baselines."""
+    batch, name = result.exposure.batch, result.attack.name
+    places = tuple(f"client {t}, example {s}" for t in range(batch.trials) for s in range(batch.samples))
+    runs, nulls = (result.attack,), tuple(result.baselines.values())
+    page = page_of(
+        Demonstration(result.exposure, places, runs, result.attack.seconds, baselines=nulls),
+        title="leakscope manipulate",
+        explanation=f"The server sent weights that were manipulated by {name} and read the updates of the clients.",
+        knowledge="The network, the weights that it sent, the loss, the batch size and public examples.",
+        limits=UNMANIPULATED,
+        command="leakscope.manipulate(model, batch, manipulation, public, public_labels)",
+    )
+    return replace(page, threat=replace(page.threat, server=DISHONEST))
 
 
 def write_result(result: object, path: Path) -> Path:

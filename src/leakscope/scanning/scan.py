@@ -18,10 +18,10 @@ from leakscope.auditing.inspection import run_once
 from leakscope.auditing.target import Target, check_module
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.pages import notebook_table
 from leakscope.core.registry import lookup
-from leakscope.core.short_repr import short_repr
 from leakscope.scanning import copied_inputs, dense_rows
-from leakscope.scanning.findings import Reading, ScanLine, Test, Verdict
+from leakscope.scanning.findings import ABOUT, Reading, ScanLine, Test, Verdict
 from leakscope.scanning.own_batch import read_batch, relative_loss, run_network
 from leakscope.scanning.reference import BATCHES, judge_reading
 from leakscope.scanning.rounds import check_same, jump, weights_hash
@@ -50,7 +50,12 @@ class Scan:
     batch: int
     seconds: float
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return "\n  ".join([self.head, *(f"{line.verdict}: {line}" for line in self.having(Verdict.SUSPECT))])
+
+    def _repr_html_(self) -> str:
+        rows = [[line.verdict, str(line), ABOUT[line.test].value] for line in self.lines]
+        return notebook_table(self.head, ("", "test", "value"), rows)
 
     def __getitem__(self, test: str) -> ScanLine:
         """Return the line of a test, by its name."""
@@ -70,12 +75,16 @@ class Scan:
         """Return the SHA-256 of the weights, to compare with other clients."""
         return str(self[Test.HASH].value)
 
-    def __str__(self) -> str:
+    @property
+    def head(self) -> str:
+        """Return the result in one line."""
         ran, suspects = self.having(Verdict.USUAL, Verdict.LEAKS, Verdict.SUSPECT), self.having(Verdict.SUSPECT)
         skipped = ", ".join(line.test for line in self.having(Verdict.NOT_TESTED))
-        found = f"trap suspected by {len(suspects)}" if suspects else "no trap suspected by any"
-        head = f"{self.name}: {found} of {len(ran)} tests that ran; not tested: {skipped}"
-        return "\n".join([head, *(f"  {line.verdict:<10}  {line}" for line in self.lines)])
+        words = f"trap suspected by {len(suspects)}" if suspects else "no trap suspected by any"
+        return f"{self.name}: {words} of {len(ran)} tests that ran; not tested: {skipped}"
+
+    def __str__(self) -> str:
+        return "\n".join([self.head, *(f"  {line.verdict:<10}  {line}" for line in self.lines)])
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data, for JSON."""

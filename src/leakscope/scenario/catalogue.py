@@ -62,20 +62,20 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
         ("manipulation", dict(MANIPULATIONS)),
     )
     for kind, table in tables:
-        for name, piece in table.items():
-            yield kind, name, (_PLAIN.get(name) or summary(piece)) + _from(kind, name)
+        for name, component in table.items():
+            yield kind, name, (_PLAIN.get(name) or summary(component)) + _from(kind, name)
         if kind == "label rule":
             yield kind, JOINT, "Label logits are optimised together with the guess (DLG)"
         if kind == "defence":
             yield "defence on the model", "client.on_model", summary(Polarisation)
             yield "defence on the data", "client.on_data", summary(Transform)
-            yield from (("policy of on_data", name, _in_words(name)) for name in POLICIES)
+            yield from (("policy on the data", name, _in_words(name)) for name in POLICIES)
     for name, metric in METRICS.items():
         yield "metric", name, metric.summary + _from("metric", name)
 
 
 def _from(kind: str, name: str) -> str:
-    """Return in words which module registered a piece; "" for a built-in one."""
+    """Return in words which module registered a component; "" for a built-in one."""
     module = origin(kind, name)
     return "" if module is None else f" (from {module})"
 

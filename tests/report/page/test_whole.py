@@ -35,6 +35,7 @@ class Tags(HTMLParser):
         self.tags.append((tag, {name: value or "" for name, value in attrs}))
 
 
+@pytest.mark.slow
 def test_a_full_demo_stays_small(make_page: MakePage) -> None:
     truths = load("fashion_mnist").pictures("test", slice(32))
     page = make_page(truths=truths, attacks=3, frames=17)

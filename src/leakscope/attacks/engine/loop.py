@@ -25,7 +25,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, lift, map_tensors, take, trials
 from leakscope.core.types import Outcome
 from leakscope.kernels.checkpoint import Checkpoint
-from leakscope.kernels.lanes import lanes, padded, spare_lanes
+from leakscope.kernels.lanes import lanes, padded, spare_beside, spare_lanes
 
 LOOK_EVERY = 32  # ticks on a CUDA device between two checks of who is done
 
@@ -57,6 +57,8 @@ class Engine:
         self.recorder = Recorder(stop)
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
+        if form in ALONE:  # the network never sees two lanes at once, only what moves the unknowns does
+            self.spare = min(self.spare, spare_beside(min(value[0].numel() for value in problem.unknowns.values())))
         self.unpadded = form in ALONE and self.device.type == "cuda"
         self.tick = 0
         self.running = self.laid_out = self.total

@@ -38,9 +38,10 @@ class Analytic:
     """Divide the first dense layer's weight gradient by its bias gradient.
 
     One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). With a known mask
-    each input uses the units whose pair was sent; an input without a pair stays 0 and counts as residual. N examples: every row
-    gives a candidate, exact for a unit that one example alone activates, and N are chosen (`_recover_batch`). A relative residual
-    above `threshold` makes the trial exhausted. Labels that cannot be read are drawn at random with a warning.
+    each input uses the units whose pair was sent; an input without a pair stays 0 and counts as residual. N examples: every row of
+    every round gives a candidate, exact for a unit that one example alone activates, and N are chosen (`_recover_batch`). Local SGD steps
+    keep that: the sums of both gradients over the steps have the same quotient. A relative residual above `threshold` makes the trial
+    exhausted, and so do fewer rows than examples, which explain themselves. Labels that cannot be read are drawn at random with a warning.
     """
 
     name: str = "analytic"
@@ -67,12 +68,19 @@ class Analytic:
                 "cannot read it: use cpl, dlg or ig"
             )
         weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
+        if knowledge.samples > 1 and len(observation.rounds) > 1:  # other weights activate units for other examples
+            seen = [direction(r, observation.shares) for r in observation.rounds]
+            weight, bias = (
+                torch.cat([mean, *(r[name] for r in seen)], 1)
+                for mean, name in ((weight, entry.weight), (bias, entry.bias))
+            )
         flat = recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
         fit = relative_residual(weight, bias, flat, pairs)
         labels = labels_of(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
-        return exact_result(pictures, labels, fit, self.threshold)
+        enough = (bias != 0).sum(1) > (knowledge.samples if knowledge.samples > 1 else 0)
+        return exact_result(pictures, labels, fit, torch.where(enough, self.threshold, -1.0))
 
 
 def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
@@ -162,7 +170,7 @@ def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor 
     return (functools.reduce(torch.minimum, each).sum(1) / weight.square().sum((1, 2))).sqrt()
 
 
-def exact_result(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: float) -> Reconstruction:
+def exact_result(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: Tensor | float) -> Reconstruction:
     """Return the result of a one-step attack: converged where the residual `fit` is at most the threshold."""
     T = len(pictures)
     ended = torch.where(fit <= threshold, int(Outcome.CONVERGED), int(Outcome.EXHAUSTED))

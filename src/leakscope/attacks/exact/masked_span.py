@@ -70,7 +70,7 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
     drops = {
         name: float(each.p)
         for name, each in module.named_modules()
-        if isinstance(each, nn.Dropout) and each.training and each.p
+        if isinstance(each, nn.Dropout) and each.training and 0 < each.p < 1
     }
     norms = [name for name, each in network.module.named_modules() if isinstance(each, nn.LayerNorm)]
     if not drops:
@@ -91,14 +91,18 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
             hooks.enter_context(network.module.get_submodule(name).register_forward_hook(note(name)))
         (x,) = network.read(tokens, [source.layer])
     norm = next((name for name in norms if name in seen and seen[name][1] is x), None)
-    before = x if norm is None else seen[norm][0]
-    direct = next((name for name in order if name in drops and seen[name][1] is before), None)
-    if direct is not None:
-        return MaskedInput(direct, norm, drops[direct])
-    earlier = [name for name in order if name in drops and seen[name][1].shape == before.shape]
-    if norm is None or not earlier or not source.mixes:
+    for before, between in (
+        (x, None),
+        (None if norm is None else seen[norm][0], norm),
+    ):  # in eval mode a dropout returns its input
+        direct = next((name for name in order if name in drops and seen[name][1] is before), None)
+        if direct is not None:
+            return MaskedInput(direct, between, drops[direct])
+    if norm is None or not source.mixes:
         return None
-    return MaskedInput(earlier[-1], norm, drops[earlier[-1]])
+    before = seen[norm][0]
+    earlier = [name for name in order if name in drops and seen[name][1].shape == before.shape]
+    return MaskedInput(earlier[-1], norm, drops[earlier[-1]]) if earlier else None
 
 
 def subspace(network: TokenNetwork, masked: MaskedInput, complement: Tensor, limit: float) -> Subspace:
@@ -210,6 +214,9 @@ def join_atoms(
         if not extended:
             break
         sure = _continues(network, first, second, where, extended).reshape(len(prefixes), len(here))
+        open_, unused = ~sure.any(1), ~sure.any(0)
+        if len(here) == len(prefixes) and int(open_.sum()) == int(unused.sum()) == 1:  # the last two belong together
+            sure |= open_[:, None] & unused
         ended += [prefix for prefix, goes in zip(prefixes, sure.any(1).tolist(), strict=True) if prefix and not goes]
         prefixes = [each for each, ok in zip(extended, sure.flatten().tolist(), strict=True) if ok][:most]
     whole = ended + [each for each in prefixes if each]

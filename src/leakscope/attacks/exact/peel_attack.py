@@ -45,7 +45,8 @@ class Peeling:
 
     A trial is `PROVED` if each of its samples is certified; `Reconstruction.proved` says which are. The others are quotients of
     the gradient that is left, as in `analytic`, and prove nothing. Noise, dropout behind the layer, clipping of single examples, batch
-    statistics and several local steps leave no certificate, nor do copies of a sample. `draws` is the number of starts of SPEAR (0: none).
+    statistics and several local steps leave no certificate, nor do copies of a sample; after local steps the quotients of units that one
+    sample alone activates are still that sample. `draws` is the number of starts of SPEAR (0: none).
     """
 
     name: str = "peeling"
@@ -99,7 +100,7 @@ class Peeling:
             best = max(range(len(ends)), key=lambda i: len(ends[i].inputs))
             certified.append(_joined(ends)[: knowledge.samples])
             range_ = knowledge if not is_behind(model, entry) else _feature_range(ends[best], entry, knowledge)
-            inputs.append(_filled(ends[best], certified[-1], range_))
+            inputs.append(_filled([ends[best]] if certified[-1] else ends, certified[-1], range_))
             sent = direction(seen.rounds[best], seen.shares)[entry.weight]
             left.append(ends[best].rest.weight.norm() / sent.double().norm())
         number = torch.tensor([len(samples) for samples in certified], device=sent.device)
@@ -180,12 +181,13 @@ def _joined(ends: Sequence[Peeled]) -> list[tuple[Tensor, int]]:
     return samples
 
 
-def _filled(best: Peeled, samples: Sequence[tuple[Tensor, int]], knowledge: Knowledge) -> Tensor:
-    """Return N x F inputs: the certified ones, then quotients of the gradient that is left."""
+def _filled(ends: Sequence[Peeled], samples: Sequence[tuple[Tensor, int]], knowledge: Knowledge) -> Tensor:
+    """Return N x F inputs: the certified ones, then quotients of the gradients that are left."""
     rows = [x for x, _ in samples]
     missing = knowledge.samples - len(rows)
     if missing:
-        rows += recover(best.rest.weight[None], best.rest.bias[None], replace(knowledge, samples=missing))[0].unbind()
+        weight, bias = (torch.cat([getattr(end.rest, name) for end in ends]) for name in ("weight", "bias"))
+        rows += recover(weight[None], bias[None], replace(knowledge, samples=missing))[0].unbind()
     return torch.stack(rows)
 
 

@@ -53,6 +53,7 @@ ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
 MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
 CHUNK = 2**22  # numbers of a layer's input at once
+NEAR = 4  # groups of layers behind the first attention that are tried before all others
 MOST_PREFIXES = 512  # kept at a position
 
 
@@ -153,12 +154,13 @@ def span_test(
     candidates = _candidates(network, span, vocabulary, length)
     if not candidates:
         return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes)
-    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources if each.mixes]
-    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
-    if not usable:
+    later = [each for each in sources if each.mixes]
+    best = _later_layer(later[:NEAR], update, rounded, noise)
+    if best is None or best[1] < span.rank:
+        best = _later_layer(later, update, rounded, noise)
+    if best is None:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    best, _ = max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]))
-    check = _span(best, update, rounded, noise)
+    check = _span(best[0], update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
     sentences = grow(network, check, candidates, closest)
     proved: tuple[tuple[int, ...], ...] = ()
@@ -197,6 +199,15 @@ def _masked_reading(
         break
     end = SpanEnd.MASKED if sentences else SpanEnd.MASKED_TOKENS
     return SpanReading(end, sentences, candidates, *sizes, checked)
+
+
+def _later_layer(
+    sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
+) -> tuple[SharedInput, int] | None:
+    """Return the layers whose span tells sentences apart best, and its rank; None if no span leaves room."""
+    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources]
+    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
+    return max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]), default=None)
 
 
 def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
