@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -158,12 +158,8 @@ def _find(name: str, model: Model) -> Gpt:
     prefix, network = next(((n, m) for n, m in layers if isinstance(m, TextTransformer)), ("", None))
     if network is None:
         raise InputError(f"{name} changes leakscope's small transformers (gpt, bert); {model.name!r} is none")
-<<<<<<< HEAD
-    first, lack = cast(TextBlock, network.blocks[0]), ""
-=======
     dotted, lack = f"{prefix}." if prefix else "", ""
     first = Gpt(dotted, network).first
->>>>>>> server
     if not first.pre_norm or network.kind != "learned":
         lack = "norms before attention and learned positions"
     elif len(network.blocks) < 2:
@@ -186,11 +182,7 @@ def _codes(weights: Tree, gpt: Gpt, deviation: Tensor, key: Tensor) -> Tree:
     names = {layer: gpt.name(0, layer) for layer in ("query.weight", "query.bias", "key.weight", "key.bias")}
     attention = {name: torch.zeros_like(weights[name]) for name in names.values()}
     width = len(weights[names["query.bias"]])
-<<<<<<< HEAD
-    each = width // cast(TextBlock, gpt.network.blocks[0]).heads
-=======
     each = width // gpt.first.heads
->>>>>>> server
     score = (CERTAIN / (2 * MARK) * each**0.5) ** 0.5
     attention[names["query.bias"]][::each] = score
     attention[names["key.weight"]][::each, CODE] = score
