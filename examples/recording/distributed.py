@@ -52,4 +52,4 @@ def run(rank: int, rendezvous: str, directory: str) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # both processes run on this machine
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(run, (f"{folder}/rendezvous", sys.argv[1]), nprocs=PROCESSES)
+        torch.multiprocessing.spawn(run, (f"{folder}/rendezvous", (sys.argv[1:] or ["captures"])[0]), nprocs=PROCESSES)

@@ -44,7 +44,7 @@ def train(network: nn.Module, client: int) -> None:
 
 def record(before: nn.Module, after: nn.Module, *, directory: str, number: int, client: int) -> None:
     """Write what the server saw of one client in one round."""
-    told = {"lr": TRAINING.rate, "epochs": TRAINING.epochs}
+    config = {"lr": TRAINING.rate, "epochs": TRAINING.epochs}
     capture(
         before,
         after,
@@ -53,7 +53,7 @@ def record(before: nn.Module, after: nn.Module, *, directory: str, number: int, 
         client=client,
         partition=client,
         samples=EXAMPLES,
-        config=told,
+        config=config,
     )
 
 
@@ -89,4 +89,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main((sys.argv[1:] or ["captures"])[0])

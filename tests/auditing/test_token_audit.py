@@ -32,6 +32,7 @@ from leakscope.models import TextTransformer, adapt, gpt
 from leakscope.play.text_leak import Mark
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
+from leakscope.report.text_tables import audit_table
 
 torch.set_num_threads(1)
 WORDS, LENGTH = 80, 5
@@ -86,6 +87,16 @@ def no_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "LEAST_SECONDS", math.inf)
 
 
+def test_an_update_without_anything_of_the_sentences_is_untested() -> None:
+    net = network()
+    for weight in net.parameters():
+        nn.init.zeros_(weight)
+    net.forward = lambda x: torch.zeros(len(x), 2) + sum(w.sum() for w in net.parameters()) * 0  # type: ignore[method-assign]
+    made = audited(net)
+    assert made.grade == "untested"
+    assert made.failures({"asr": 1.0}) != []
+
+
 def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
     made = audited(network())
     assert made.grade == "F"
@@ -102,6 +113,19 @@ def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
     assert record["ends"] == ["sentences"] * 4
     assert [null["name"] for null in record["nulls"]] == ["frequent_tokens", "unigram", "bigram", "nearest_public"]
     assert "shown" not in record
+
+
+def test_the_table_of_a_text_audit_holds_its_scores_and_null_baselines() -> None:
+    made = audited(network())
+    assert made.text is not None
+    table = audit_table(json.loads(json.dumps(audit_record(made))))
+    columns = {column.head: column.values for column in table.columns}
+    assert columns["whole sentences"][0] == made.text.sentences
+    assert columns["set of tokens"][0] == made.text.bag
+    assert table.baselines == len(made.text.nulls) == len(columns["attack"]) - 1
+    assert [getattr(value, "value", None) for value in columns["ROUGE-L"][1:]] == [
+        each.rouge_l for each in made.text.nulls
+    ]
 
 
 def test_labels_of_a_classifier_stand_in_the_headline() -> None:

@@ -95,6 +95,14 @@ def test_a_leaky_model_is_graded_written_and_fails_the_gate(place: Path) -> None
     assert "Grade F" in (place / "out" / "index.html").read_text()
 
 
+def test_json_is_the_record_and_a_report_of_the_directory_names_its_page(place: Path) -> None:
+    code, text = run("cli_audited:build", *BRIEF, "--json", "--out", "out")
+    assert code == 0
+    assert json.loads(text[: text.rindex("}") + 1]) == json.loads((place / "out" / "audit.json").read_text())
+    refused = CliRunner().invoke(app, ["report", "out"])
+    assert "out/index.html" in str(refused.exception)
+
+
 def test_without_a_gate_a_leak_is_no_error() -> None:
     code, text = run("cli_audited:build", *BRIEF)
     assert code == 0

@@ -133,7 +133,7 @@ def test_the_page_keeps_the_words_and_the_special_parts(figures: Callable[[str],
     assert figures(page.headline) == ["4", "4"]
     assert "pictures were" in page.headline
     assert (page.title, page.explanation, page.limits) == ("a demo", "Why.", "Small.")
-    assert page.threat.words.endswith("Nothing.")
+    assert page.threat.words.endswith("nothing.")
     assert page.threat.setting == (
         ("sent of the model", (sent_part(story.exposure).words,)),
         *((run.name, (run.note,)) for run in story.attacks),

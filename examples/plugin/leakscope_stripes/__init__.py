@@ -1,4 +1,4 @@
-"""Pieces of our own for leakscope: importing this package registers them."""
+"""Components of your own for leakscope: importing this package registers them."""
 
 import leakscope
 from leakscope.metrics import Direction, Metric

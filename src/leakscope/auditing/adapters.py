@@ -28,14 +28,16 @@ class Adapter:
 
 def find_adapters(module: nn.Module) -> list[Adapter]:
     """Return the adapters of a network in its order."""
-    found: dict[int, Adapter] = {}
+    adapters: dict[int, Adapter] = {}
     for name, part in module.named_modules():
         tensors = list(islice(part.parameters(), MOST_TENSORS + 1))
         if len(tensors) <= MOST_TENSORS and (pair := _pair(tensors)) is not None:
             inner, outer = pair
-            if id(inner) not in found:  # the outermost module that holds one pair reads its input
-                found[id(inner)] = Adapter(name, inner.shape[0], outer.device.type != "meta" and not bool(outer.any()))
-    return list(found.values())
+            if id(inner) not in adapters:  # the outermost module that holds one pair reads its input
+                adapters[id(inner)] = Adapter(
+                    name, inner.shape[0], outer.device.type != "meta" and not bool(outer.any())
+                )
+    return list(adapters.values())
 
 
 def _pair(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:

@@ -182,7 +182,7 @@ def _check_size(trials: int, samples: int, model: Model) -> None:
     """Refuse a search over more examples than any attack handles or more values than memory holds."""
     if samples > MOST_EXAMPLES or trials * samples * math.prod(model.input_shape) > MOST_VALUES:
         raise UntestedError(
-            f"{trials} captures of {samples} examples of shape {model.input_shape}: attacks here search over at most "
+            f"{trials} captures of {samples} examples of shape {model.input_shape}: attacks search over at most "
             f"{MOST_EXAMPLES:,} examples and {MOST_VALUES:,} numbers"
         )
 

@@ -175,10 +175,10 @@ def find_loss(loss: Criterion, model: Model | None, output: Tensor, notes: list[
     targets = one_hot(labels, classes, drawn.dtype)
     normalised = float(output.logsumexp(-1).abs().max()) < 1e-4  # the model gives logarithms
     slopes = (_slope(loss, drawn, wanted, normalised=normalised) for wanted in (labels, targets))
-    found = next((slope for slope in slopes if not isinstance(slope, str)), None)
-    if found is None:
+    fitting = next((slope for slope in slopes if not isinstance(slope, str)), None)
+    if fitting is None:
         return None, ""
-    shape, slope = found
+    shape, slope = fitting
     for name, ours in LOSSES.items():
         known = _slope(lambda o, t, ours=ours: ours(o, t).mean(), drawn, targets, normalised=normalised)  # type: ignore[misc]
         if isinstance(known, str):

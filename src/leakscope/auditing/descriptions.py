@@ -16,7 +16,7 @@ from leakscope.defences.stack import revealed
 from leakscope.play import Exposure
 
 NOTHING = "nothing"
-NOT_USED = "nothing, for no attacker here can use it"
+NOT_USED = "nothing, for no attacker can use it"
 
 
 def client_facts(client: Client, samples: int) -> tuple[tuple[str, str], ...]:

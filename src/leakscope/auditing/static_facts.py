@@ -43,7 +43,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One static finding. `decided_by` are attacks or label rules (empty: none here); `page` is a page of the docs with its anchor."""
+    """One static finding. `decided_by` are attacks or label rules (empty: none); `page` is a page of the docs with its anchor."""
 
     topic: Topic
     finding: str

@@ -24,7 +24,7 @@ def sent_line(facts: Facts) -> Line:
 
 
 def buffers_line(facts: Facts) -> Line:
-    """Return what the running statistics of batch norm tell of the batch."""
+    """Return what the running statistics of batch norm show of the batch."""
     norms = [each for each in facts.module.modules() if isinstance(each, _BatchNorm) and each.track_running_stats]
     page, topic = f"{STATIC}#batch-norm-buffers", Topic.BUFFERS
     numbers = {"layers": len(norms), "channels": sum(norm.num_features for norm in norms), "steps": facts.steps}
@@ -36,7 +36,12 @@ def buffers_line(facts: Facts) -> Line:
         return Line(topic, words, Severity.NONE, numbers, (), page)
     if facts.sends_buffers is False:
         return Line(
-            topic, f"{len(norms)} batch norms in train mode; their buffers stay here", Severity.NONE, numbers, (), page
+            topic,
+            f"{len(norms)} batch norms in train mode; clients keep their buffers",
+            Severity.NONE,
+            numbers,
+            (),
+            page,
         )
     of = "the batch" if facts.steps == 1 else f"{facts.steps} local batches, the last weighing most"
     words = f"mean and variance of {numbers['channels']} channels over {of}, by {len(norms)} batch norms in train mode"

@@ -204,9 +204,9 @@ def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
         if inputs.dtype == torch.uint8:
             raise InputError("inputs are bytes; give what the model takes: floating numbers (divide by 255, normalise)")
         if inputs.is_complex():
-            raise UntestedError(f"inputs are complex numbers ({inputs.dtype}); no attack here searches over those")
+            raise UntestedError(f"inputs are complex numbers ({inputs.dtype}); no attack searches over those")
         raise UntestedError(
-            f"inputs are whole numbers ({inputs.dtype}), such as token numbers; no attack here searches over those"
+            f"inputs are whole numbers ({inputs.dtype}), such as token numbers; no attack searches over those"
         )
     if not bool(inputs.isfinite().all()):
         raise InputError("inputs hold NaN or infinity")

@@ -222,10 +222,12 @@ def scored_audit(
     seed: int,
 ) -> Audit:
     """Return the audit of scored attacks, before remedies are tried."""
-    found = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
-    labels = found if isinstance(found, LabelReading) else None
-    values = found if isinstance(found, TargetError) else None
+    outcome = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
+    labels = outcome if isinstance(outcome, LabelReading) else None
+    values = outcome if isinstance(outcome, TargetError) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    if done.runs and not nulls and not done.interrupted:  # none of the attacks can be called no closer
+        unfinished += ("no baseline without the update could be computed",)
     compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,
@@ -235,7 +237,7 @@ def scored_audit(
         nulls=tuple(nulls),
         labels=labels,
         target_error=values,
-        untested=(*untested, *done.untested, *([found] if isinstance(found, Untested) else [])),
+        untested=(*untested, *done.untested, *([outcome] if isinstance(outcome, Untested) else [])),
         exposure=exposure,
         minutes=minutes,
         seconds=budget.used,

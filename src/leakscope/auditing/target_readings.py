@@ -41,7 +41,7 @@ def read_targets(exposure: Exposure, runs: Sequence[AttackResult]) -> LabelReadi
     """
     truth, loss = exposure.batch.targets, exposure.client.loss
     if truth is None or not isinstance(loss, UserLoss) or loss.targets is None:
-        return Untested(WHAT, "no attack here searches the targets of this loss")
+        return Untested(WHAT, "no attack searches the targets of this loss")
     searched = {run.name: run for run in runs if run.reconstruction.targets is not None and TARGETS not in run.name}
     if not searched or len(truth) < 2:
         why = "one client: a guess to compare with needs the targets of others"
@@ -60,14 +60,14 @@ def read_targets(exposure: Exposure, runs: Sequence[AttackResult]) -> LabelReadi
     mask, within = exposure.batch.mask, (0.0, 1.0 if exact else float("inf"))
     estimates = {name: estimate_mean(errors(guess), mask, within=within) for name, guess in guesses.items()}
     best = min(estimates, key=lambda name: estimates[name].value)
-    found, null = estimates[best], float(errors(blind)[mask].mean())
+    best_error, null = estimates[best], float(errors(blind)[mask].mean())
     if exact:
-        return LabelReading(best, 1 - found.value, 1 - null, found.n, 1 - found.high, 1 - found.low)
-    return TargetError(best, found.value, found.low, found.high, found.n, null)
+        return LabelReading(best, 1 - best_error.value, 1 - null, best_error.n, 1 - best_error.high, 1 - best_error.low)
+    return TargetError(best, best_error.value, best_error.low, best_error.high, best_error.n, null)
 
 
 def _recovered(exposure: Exposure, run: AttackResult, kind: Targets, *, exact: bool) -> Tensor:
-    """Return the targets that an attack found, in the order of the truth; values are fitted to the update at its last guess."""
+    """Return the targets that an attack recovered, in the order of the truth; values are fitted to the update at its last guess."""
     targets = run.reconstruction.targets
     if kind.kind is TargetKind.VALUES:
         targets = _fitted(exposure, run)

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, Imports, choose_device, import_pieces, this_command, writing
+from leakscope.cli.options import (
+    AsJson,
+    Classes,
+    Device,
+    Imports,
+    InputShape,
+    ModelName,
+    choose_device,
+    import_components,
+    this_command,
+    writing,
+)
 from leakscope.core.errors import InputError
 from leakscope.core.progress import status_line
 
@@ -65,12 +76,13 @@ def audit(
     imports: Imports = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json in place of the text.")] = False,
 ) -> None:
     """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
     from leakscope.clients.aggregation import summed_clients
 
     limits = read_gate(fail_above)
-    import_pieces(imports, captures=Path(what) if Path(what).is_dir() else None)
+    import_components(imports, captures=Path(what) if Path(what).is_dir() else None)
     request = find_request(what, model)
     if not limits:
         limits = request.limits
@@ -89,9 +101,9 @@ def audit(
         server=request.server if server is None else server,
     )
     result = run_audit(request, what, remedies=remedies, attacks=attack, quiet=quiet)
-    typer.echo(str(result))
+    typer.echo(audit_json(result) if as_json else str(result))
     if out is not None:
-        typer.echo(f"page: {write_audit(result, out)}")
+        typer.echo(f"page: {write_audit(result, out)}", err=as_json)
     failed = result.failures(limits)
     for line in failed:
         typer.echo(f"leakscope: gate failed: {line}", err=True)
@@ -101,29 +113,22 @@ def audit(
 
 @app.command()
 def inspect(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="A model by name, package.module:build, or an audit's YAML file.", metavar="MODEL", show_default=False
-        ),
-    ],
+    what: ModelName,
     batch: Annotated[
         int | None, typer.Option(help="Examples behind an update; as the file says, else 1.", show_default=False)
     ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option(help="Shape of one input, such as 3x32x32.", show_default=False)
-    ] = None,
-    classes: Annotated[int, typer.Option(help="Classes of a model by name.", min=1)] = 10,
+    input_shape: InputShape = None,
+    classes: Classes = 10,
     imports: Imports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
     from leakscope.auditing.inspection import inspect_target
 
-    import_pieces(imports)
+    import_components(imports)
     target = find_target(what, input_shape, classes, "inspect")
-    found = inspect_target(target, batch)
-    typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+    inspection = inspect_target(target, batch)
+    typer.echo(json.dumps(inspection.to_dict(), indent=1) if as_json else str(inspection))
 
 
 def find_target(what: str, input_shape: str | None, classes: int, command: str) -> Target:
@@ -223,17 +228,24 @@ def run_audit(
     )  # fmt: skip
 
 
+def audit_json(result: Audit) -> str:
+    """Return the record of an audit as JSON."""
+    from leakscope.auditing.audit_record import audit_record
+
+    return json.dumps(audit_record(result), indent=1)
+
+
 def write_audit(result: Audit, out: Path) -> Path:
     """Write the page, the JSON record and, without a truth, the reconstructions; return the path of the page."""
-    from leakscope.auditing.audit_record import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write
+    from leakscope.store.directory import AUDIT
     from leakscope.store.disk import replacing
 
     with writing(f"--out {out}"):
         out.mkdir(parents=True, exist_ok=True)
-        with replacing(out / "audit.json") as file:
-            file.write(f"{json.dumps(audit_record(result), indent=1)}\n".encode())
+        with replacing(out / AUDIT) as file:
+            file.write(f"{audit_json(result)}\n".encode())
         if result.unscored:
             from safetensors.torch import save
 

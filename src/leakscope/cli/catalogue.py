@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Imports, import_pieces
+from leakscope.cli.options import Imports, import_components
 from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
@@ -27,7 +27,7 @@ def list_catalogue(
     """List every data set, model, attack, defence and metric, a line each."""
     from leakscope.scenario.catalogue import catalogue
 
-    import_pieces(imports)
+    import_components(imports)
     kinds: dict[str, list[tuple[str, str]]] = {}
     for name_of_kind, name, line in catalogue():
         kinds.setdefault(name_of_kind, []).append((name, line))
@@ -63,7 +63,7 @@ def schema(
     """Print the JSON schema of a scenario, training or audit file, for completion in editors."""
     from leakscope.store.disk import writing_to
 
-    import_pieces(imports)
+    import_components(imports)
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

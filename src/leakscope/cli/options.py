@@ -46,6 +46,15 @@ Imports = Annotated[
         show_default=False,
     ),
 ]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        help="A model by name, package.module:build, or an audit's YAML file.", metavar="MODEL", show_default=False
+    ),
+]
+InputShape = Annotated[str | None, typer.Option(help="Shape of one input, such as 3x32x32.", show_default=False)]
+Classes = Annotated[int, typer.Option(help="Classes of a model by name.", min=1)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 
 Value = str | int | float | Path | bool | Sequence[str | Path] | None
@@ -65,8 +74,8 @@ def choose_device(name: str, *, quiet: bool = False) -> str:
     return device
 
 
-def import_pieces(modules: Sequence[str] | None, captures: Path | None = None) -> None:
-    """Import the modules of --import, which register pieces; a file in a directory of captures is never imported."""
+def import_components(modules: Sequence[str] | None, captures: Path | None = None) -> None:
+    """Import the modules of --import, which register components; a file in a directory of captures is never imported."""
     from leakscope.core.plugins import import_plugin
 
     for module in modules or ():

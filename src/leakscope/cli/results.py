@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from leakscope.store import Run
 
 MORE = "a wider terminal shows more columns"
-AUDIT = "audit.json"
 NO_TRIAL = "no trial has landed yet"
 
 
@@ -47,6 +46,7 @@ def show(
     from leakscope.report.tables import cell_table, tabulate
     from leakscope.report.text_tables import table_of
     from leakscope.store import Run
+    from leakscope.store.directory import AUDIT
 
     if to is None and str(out) != "-":
         raise InputError("--out is for --to markdown, latex or csv")
@@ -79,6 +79,7 @@ def show(
 def show_audit(directory: Path, by: Sequence[str] | None, to: str | None, out: Path) -> None:
     """Show the attacks and baselines of an audit that was written with --out."""
     from leakscope.report.text_tables import audit_table, static_rows, value_text
+    from leakscope.store.directory import AUDIT
     from leakscope.store.untrusted import foreign_content, plain_file, read_text
 
     if by:

@@ -23,7 +23,7 @@ from leakscope.cli.options import (
     Quiet,
     Workers,
     choose_device,
-    import_pieces,
+    import_components,
     make_engine,
     parse_memory,
     shell_command,
@@ -58,7 +58,7 @@ def run(
 ) -> None:
     """Run a scenario: all trials that the run directory does not have yet."""
     limit = parse_memory(memory)
-    import_pieces(imports)
+    import_components(imports)
     device = choose_device(device, quiet=quiet)
     chosen = make_engine(engine, address, workers)
     from leakscope.scenario import read_scenario
@@ -93,7 +93,7 @@ def run(
 
 
 def _check_imports(directory: Path) -> None:
-    """Refuse a run whose own pieces are not imported now."""
+    """Refuse a run whose registered components are not imported now."""
     from leakscope.core.plugins import check_imports
     from leakscope.store import Run
 

@@ -11,7 +11,7 @@ import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.audit import find_target
-from leakscope.cli.options import Imports, import_pieces
+from leakscope.cli.options import AsJson, Classes, Imports, InputShape, ModelName, import_components
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,12 +24,7 @@ SUFFIX = ".safetensors"
 
 @app.command()
 def scan(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="A model by name, package.module:build, or an audit's YAML file.", metavar="MODEL", show_default=False
-        ),
-    ],
+    what: ModelName,
     data: Annotated[
         str | None,
         typer.Option(help="Your own sample: a data set, or a .safetensors of inputs and labels.", show_default=False),
@@ -44,17 +39,15 @@ def scan(
         list[str] | None,
         typer.Option("--hash", help="Hash that another client of the round has; may be repeated.", show_default=False),
     ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option(help="Shape of one input, such as 3x32x32.", show_default=False)
-    ] = None,
-    classes: Annotated[int, typer.Option(help="Classes of a model by name.", min=1)] = 10,
+    input_shape: InputShape = None,
+    classes: Classes = 10,
     imports: Imports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Test a model that a server sent for manipulations; exit with 1 if a trap is suspected."""
     from leakscope.scanning.scan import scan as scan_target
 
-    import_pieces(imports)
+    import_components(imports)
     target = find_target(what, input_shape, classes, "scan")
     if weights is not None:
         load_weights(target, weights)

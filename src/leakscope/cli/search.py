@@ -11,12 +11,13 @@ import typer
 from leakscope.cli.app import app
 from leakscope.cli.options import (
     Address,
+    AsJson,
     Device,
     EngineName,
     Imports,
     Options,
     choose_device,
-    import_pieces,
+    import_components,
     make_engine,
     shell_command,
     writing,
@@ -47,14 +48,14 @@ def search(
     device: Device = "auto",
     imports: Imports = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Random search and Optuna at equal cost (extra 'search').")
     ] = False,
 ) -> None:
     """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
     device = choose_device(device)
-    import_pieces(imports)
+    import_components(imports)
     chosen = make_engine(engine, address)
     from leakscope.search.policy_search import compare_methods, run_search
     from leakscope.search.settings import read_search

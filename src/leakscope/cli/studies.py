@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, Options, choose_device, shell_command, writing
+from leakscope.cli.options import AsJson, Device, Options, choose_device, shell_command, writing
 from leakscope.cli.progress import AttackBars, print_lines
 from leakscope.cli.text import terminal
 from leakscope.core.errors import InputError
@@ -132,7 +132,7 @@ def bench(
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of whole attacks.", show_default="the case's", min=1)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the speed of the engine against the usual autograd loop, side by side."""
     from leakscope.studies import bench as benchmark

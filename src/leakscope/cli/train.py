@@ -16,7 +16,7 @@ from leakscope.cli.options import (
     Options,
     Quiet,
     choose_device,
-    import_pieces,
+    import_components,
     shell_command,
     writing,
 )
@@ -40,7 +40,7 @@ def train(
 ) -> None:
     """Train a federation: accuracy per round, checkpoints to attack, a page with the learning curve."""
     device = choose_device(device, quiet=quiet)
-    import_pieces(imports)
+    import_components(imports)
     from leakscope.core.plugins import check_imports
     from leakscope.training import read_training
     from leakscope.training.result import facts_of

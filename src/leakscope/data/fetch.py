@@ -109,9 +109,9 @@ def _write(
     with part.open("r+b" if start else "wb") as file:
         file.seek(start)
         progress(done, total, name)
-        while piece := _receive(url, response, done):
-            file.write(piece)
-            done += len(piece)
+        while block := _receive(url, response, done):
+            file.write(block)
+            done += len(block)
             progress(done, total, name)
     return done
 

@@ -42,12 +42,12 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 def read_up_to(stream: IO[bytes], limit: int) -> bytes:
     """Return the rest of a stream, at most `limit` bytes; a wrong header cannot make this allocate more."""
-    pieces: list[bytes] = []
+    blocks: list[bytes] = []
     left = limit
-    while left > 0 and (piece := stream.read(min(left, _CHUNK))):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
+    while left > 0 and (block := stream.read(min(left, _CHUNK))):
+        blocks.append(block)
+        left -= len(block)
+    return b"".join(blocks)
 
 
 def directory(path: Path) -> Path:

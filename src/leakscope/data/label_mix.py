@@ -16,7 +16,7 @@ from leakscope.core import random
 from leakscope.core.registry import lookup
 
 Places = tuple[int, ...]
-Piece = tuple[int, Places]
+Group = tuple[int, Places]
 
 
 def cut_batches(labels: Tensor, samples: int, mix: str) -> tuple[Places, ...]:
@@ -40,18 +40,18 @@ def _two(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
         yield from _equal(labels, samples, key)
         return
     larger = -(-samples // 2)
-    waiting: deque[Piece] = deque()  # all of one class
-    for piece in _shuffled(_groups(labels, larger), key):
-        if waiting and waiting[0][0] != piece[0]:
-            yield (*waiting.popleft()[1], *piece[1][: samples - larger])
+    waiting: deque[Group] = deque()  # all of one class
+    for group in _shuffled(_groups(labels, larger), key):
+        if waiting and waiting[0][0] != group[0]:
+            yield (*waiting.popleft()[1], *group[1][: samples - larger])
         else:
-            waiting.append(piece)
+            waiting.append(group)
 
 
 CUTS: dict[str, Callable[[Tensor, int, Tensor], Iterator[Places]]] = {"random": _random, "equal": _equal, "two": _two}
 
 
-def _groups(labels: Tensor, size: int) -> list[Piece]:
+def _groups(labels: Tensor, size: int) -> list[Group]:
     """Return each class's examples, in their order, cut into parts of `size`; a remainder is left out."""
     order = torch.argsort(labels, stable=True)
     numbers = torch.bincount(labels).tolist() if len(labels) else []
@@ -63,5 +63,5 @@ def _parts(places: Sequence[int], size: int) -> list[Places]:
     return [tuple(places[first : first + size]) for first in range(0, len(places) - size + 1, size)]
 
 
-def _shuffled(pieces: list[Piece], key: Tensor) -> list[Piece]:
-    return [pieces[place] for place in random.permutation(key, len(pieces)).tolist()] if pieces else []
+def _shuffled(groups: list[Group], key: Tensor) -> list[Group]:
+    return [groups[place] for place in random.permutation(key, len(groups)).tolist()] if groups else []

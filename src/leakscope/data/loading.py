@@ -108,7 +108,7 @@ def _how_to_get(name: str, source: Source, directory: Path | str | None) -> str:
     looked = " and ".join(str(place) for place in _places(directory))
     start = f"data set {name!r} not found in {looked}: "
     if source.bundled:
-        return f"{start}put {file} there, or leave the directory out to use the bundled one"
+        return f"{start}put {file} into it, or leave the directory out to use the bundled one"
     if not source.downloads:
         return f"{start}set {DATA_VARIABLE} to a directory with {file}; it cannot be fetched (origin: {source.origin})"
     return f"{start}set {DATA_VARIABLE} to a directory with {file}, or run `leakscope data fetch {name}`"

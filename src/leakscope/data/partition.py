@@ -145,9 +145,7 @@ class ByWriter:
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
         """Return the indices, in the order of the writers' numbers."""
         if groups is None:
-            raise InputError(
-                "ByWriter needs data that tells the writers (such as the npz form of mnist); this does not"
-            )
+            raise InputError("ByWriter needs data with writers (such as the npz form of mnist); this has none")
         if len(groups) != len(labels):
             raise InputError(f"one group per example: {len(labels)} examples, {len(groups)} groups")
         _, number = np.unique(groups, return_inverse=True)

@@ -166,7 +166,7 @@ SOURCES: dict[str, Source] = {
         "image", (1, 28, 28), 62, *_EMNIST, (_npz("emnist_byclass"),), EMNIST_STATISTICS),
     "emnist_as_femnist": Source(
         "EMNIST ByClass shrunk to 13 pixels, dark on white: a stand-in for FEMNIST, with its statistics",
-        "image", (1, 28, 28), 62, "as emnist_byclass, from whose file it is made", _NIST,
+        "image", (1, 28, 28), 62, "as emnist_byclass, derived from its file", _NIST,
         (Form("emnist_byclass.npz", read_small_letters),), FEMNIST_STATISTICS),
     "femnist": Source(
         "FEMNIST: handwritten digits and letters by writer, from LEAF's JSON or the hubs' parquet",

@@ -64,5 +64,5 @@ def task_of(target: Target, settings: GuardSettings) -> str:
     weights = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
     shape = None if target.inputs is None else tuple(target.inputs.shape)
     learning = (target.loss, target.client, target.defences, target.mean, target.std)
-    told = (str(model), modes, weights, shape, *learning, replace(settings, log=None))
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    facts = (str(model), modes, weights, shape, *learning, replace(settings, log=None))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()

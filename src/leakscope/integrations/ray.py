@@ -53,7 +53,7 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
 
 @contextlib.contextmanager
 def _connected(ray: ModuleType, address: str | None, cores: int | None) -> Iterator[bool]:
-    """Connect to a cluster or start a Ray, unless connected; yield whether it was started here."""
+    """Connect to a cluster or start a Ray, unless connected; yield whether this call started it."""
     if ray.is_initialized():
         yield False
         return

@@ -33,8 +33,8 @@ def recovery(mse: Tensor, scored: Tensor, *, threshold: float = THRESHOLD) -> Re
     """Return the recovery rates for the MSE of T x N samples; `scored` is False for padding. NaN is no recovery.
 
     >>> import torch
-    >>> found = recovery(torch.tensor([[1e-6, 0.2], [1e-4, 1e-3]]), torch.ones(2, 2, dtype=torch.bool))
-    >>> found.samples.value, found.trials.value
+    >>> curve = recovery(torch.tensor([[1e-6, 0.2], [1e-4, 1e-3]]), torch.ones(2, 2, dtype=torch.bool))
+    >>> curve.samples.value, curve.trials.value
     (0.75, 0.5)
     """
     if not 0 <= threshold <= 1:

@@ -133,8 +133,8 @@ def arrange(guess: Tensor, pairing: Tensor) -> Tensor:
 
 def _ssim(truth: Tensor, guess: Tensor) -> Tensor:
     """Return `ssim` in chunks, so that its float64 temporaries stay small."""
-    piece = max(1, _SSIM_CHUNK // truth[0].numel())
-    return torch.cat([ssim(x, y) for x, y in zip(torch.split(truth, piece), torch.split(guess, piece), strict=True)])
+    part = max(1, _SSIM_CHUNK // truth[0].numel())
+    return torch.cat([ssim(x, y) for x, y in zip(torch.split(truth, part), torch.split(guess, part), strict=True)])
 
 
 def _check(inputs: Tensor, labels: Tensor, guess: Tensor, guess_labels: Tensor | None, scored: Tensor) -> None:

@@ -27,7 +27,7 @@ class Mark(enum.Enum):
 
     PLACE = "in its place"
     BAG = "without its place"
-    MISSED = "not found"
+    MISSED = "not recovered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ def show_sentence(
 
 def _whole(sentences: Sequence[Sentence], guesses: Sequence[Sentence]) -> Tensor:
     """Return which sentences are among the guesses, up to a last token."""
-    found = {tuple(guess) for guess in guesses}
-    return torch.tensor([tuple(each) in found or tuple(each[:-1]) in found for each in sentences])
+    recovered = {tuple(guess) for guess in guesses}
+    return torch.tensor([tuple(each) in recovered or tuple(each[:-1]) in recovered for each in sentences])
 
 
 def _null(name: str, several: Sequence[tuple[TextScores, Tensor]]) -> NullText:

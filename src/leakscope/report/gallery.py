@@ -24,9 +24,9 @@ MOST_TILES, LEAST_TILES = 200, 24
 USUAL_SIZE = 2 * 3 * 32 * 32  # up to twice the size of a CIFAR image, all tiles fit on a page
 PICKED = ("median", "best", "worst")
 AT_RANDOM = "random"
-ALL = "Every attacked {noun} of the run is here, none picked."
+ALL = "Every attacked {noun} of the run is shown, none picked."
 SOME = (
-    "{shown:,} of {total:,} attacked {nouns} are here, chosen by rule: of every setting in turn the median, the best and the "
+    "{shown:,} of {total:,} attacked {nouns} are shown, chosen by rule: of every setting in turn the median, the best and the "
     "worst by MSE, then others at random (seed {seed}). Tables and curves count all of them."
 )
 

@@ -100,7 +100,7 @@ def headline(table: Table, label: Label, nouns: tuple[str, str]) -> tuple[str, s
     best = max(attacks, key=_rank if all(not row.content.value for row in attacks) else _content)
     head = f"From the update alone, {best.attack} recovered {_share(best, nouns)}"
     if not best.content.value:
-        head = f"None of {best.samples:,} private {nouns[1]} was recovered, even by the strongest attack here"
+        head = f"None of {best.samples:,} private {nouns[1]} was recovered, even by the strongest attack of this run"
     sentences = [_where(best, label, attacks)]
     if len(attacks) > 1:
         sentences.append(_worst(min(attacks, key=_rank), best, label))

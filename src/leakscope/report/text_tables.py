@@ -19,6 +19,13 @@ from leakscope.store.export import no_formula
 WITHOUT = "without the update"
 AUDIT_RUNS = ("attacks", "null_baselines")
 AUDIT_COLUMNS = {"content": "content recovered", "mse": "MSE", "psnr": "PSNR, dB", "ssim": "SSIM"}
+TEXT_COLUMNS = {
+    "sentences": "whole sentences",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
+    "bag": "set of tokens",
+}
 
 Value = str | int | Estimate | None  # None: does not exist
 
@@ -76,7 +83,9 @@ def table_of(table: Table, label: Callable[[str], str]) -> TextTable:
 
 
 def audit_table(record: Mapping[str, object]) -> TextTable:
-    """Return attacks and null baselines of an audit's record (`audit.json`) with their estimates."""
+    """Return attacks and null baselines of an audit's record (`audit.json`) with their estimates; sentences have scores of their own."""
+    if record.get("text") is not None:
+        return _sentence_table(cast(Mapping[str, object], record["text"]))
     attacks, nulls = ([dict(run) for run in cast(list[dict[str, object]], record[name])] for name in AUDIT_RUNS)
     runs = [*attacks, *({**run, "name": f"{run['name']} ({WITHOUT})"} for run in nulls)]
     estimates = [cast(dict[str, dict[str, float | None]], run["estimates"]) for run in runs]
@@ -90,6 +99,25 @@ def audit_table(record: Mapping[str, object]) -> TextTable:
         if any((values.get(name) or {}).get("value") is not None for values in estimates)
     ]
     return TextTable(tuple(columns), len(nulls))
+
+
+def _sentence_table(text: Mapping[str, object]) -> TextTable:
+    """Return the scores of a token network's sentences and of the null baselines, which have no intervals."""
+    nulls = cast(list[dict[str, object]], text["nulls"])
+    whole = cast(dict[str, float | None], text["sentences"])
+    blank = {"low": None, "high": None, "n": whole["n"], "trials": whole["trials"]}
+
+    def values(name: str) -> tuple[Value, ...]:
+        means = [{**blank, "value": None if name == "bag" else float(str(null[name]))} for null in nulls]
+        return tuple(_estimate(each) for each in (cast(dict[str, float | None] | None, text[name]), *means))
+
+    columns = [
+        Column(ATTACK, ("span test, bag of words", *(f"{null['name']} ({WITHOUT})" for null in nulls))),
+        Column("n", (int(whole["n"] or 0),) * (1 + len(nulls))),
+        *(Column(head, values(name), share=name in ("sentences", "bag")) for name, head in TEXT_COLUMNS.items()),
+    ]
+    shown = (column for column in columns if any(value is not None for value in column.values))
+    return TextTable(tuple(shown), len(nulls))
 
 
 def static_rows(record: Mapping[str, object]) -> list[tuple[str, str, str, str]]:

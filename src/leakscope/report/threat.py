@@ -119,11 +119,11 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
 def _threat_model(cell: Cell) -> ThreatModel:
     """Return the threat model of the SoK that covers a cell's attacker."""
     knowledge = cell.settings.get(KNOWLEDGE)
-    told = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
+    local = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
     client = cell.settings.get("client")
     statistics = isinstance(client, Mapping) and bool(client.get("sends_buffers"))
     active = chooses_weights(cell)
-    local, public = told and _trains(cell) is True, active or _begins_inside(cell)
+    local, public = local and _trains(cell) is True, active or _begins_inside(cell)
     return threat_model_of(local=local, public=public, statistics=statistics, manipulates=active)
 
 

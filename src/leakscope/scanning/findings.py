@@ -118,7 +118,7 @@ ABOUT: dict[Test, About] = {
         "loss minus that of the last round, over that of a uniform guess", ("fishing", "trap weights"), least=0.5
     ),
     Test.HASH: About("compare it with other clients of the round", ("LOKI", "model inconsistency")),
-    Test.TRAINED_DECODER: About("no test here finds a model that was trained together with a decoder", ("SEER",)),
+    Test.TRAINED_DECODER: About("no test detects a model that was trained together with a decoder", ("SEER",)),
 }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ class Honest:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The value of a test and where it was found; None: the model has nothing that the test reads."""
+    """The value of a test and the layer that has it; None: the model has nothing that the test reads."""
 
     value: float | None
     where: str = ""

@@ -62,8 +62,8 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
         ("manipulation", dict(MANIPULATIONS)),
     )
     for kind, table in tables:
-        for name, piece in table.items():
-            yield kind, name, (_PLAIN.get(name) or summary(piece)) + _from(kind, name)
+        for name, component in table.items():
+            yield kind, name, (_PLAIN.get(name) or summary(component)) + _from(kind, name)
         if kind == "label rule":
             yield kind, JOINT, "Label logits are optimised together with the guess (DLG)"
         if kind == "defence":
@@ -75,7 +75,7 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
 
 
 def _from(kind: str, name: str) -> str:
-    """Return in words which module registered a piece; "" for a built-in one."""
+    """Return in words which module registered a component; "" for a built-in one."""
     module = origin(kind, name)
     return "" if module is None else f" (from {module})"
 

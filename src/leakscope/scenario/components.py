@@ -56,13 +56,13 @@ class Kind:
         given = {name: build_field(name, value) for name, value in settings.items() if name not in ("name", "label")}
         return make(**given, **filled)
 
-    def describe(self, piece: object) -> dict[str, Any]:
+    def describe(self, component: object) -> dict[str, Any]:
         """Return the settings of a component of this registry."""
         for name, make in self.table.items():
-            if make is type(piece) and dataclasses.is_dataclass(piece):
+            if make is type(component) and dataclasses.is_dataclass(component):
                 known = file_fields(make, self.hidden)
-                return {"name": name} | {key: describe_field(key, getattr(piece, key)) for key in known}
-        raise InputError(f"{piece!r} is no {self.name} that a file can name")
+                return {"name": name} | {key: describe_field(key, getattr(component, key)) for key in known}
+        raise InputError(f"{component!r} is no {self.name} that a file can name")
 
 
 ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Attack]](ATTACKS, MANIPULATIONS)  # type: ignore[arg-type]
@@ -239,12 +239,12 @@ def _from_word(kind: Kind, value: Any) -> Any:
         return value
     if not isinstance(value, Mapping):
         raise PydanticCustomError(
-            "piece", f"must be the name of one {kind.name} or a mapping with a name, got {value!r:.60}"
+            "component", f"must be the name of one {kind.name} or a mapping with a name, got {value!r:.60}"
         )
     if not isinstance(value.get("name"), str):
-        raise PydanticCustomError("piece", f"needs a name: one of {', '.join(sorted(kind.table))}")
+        raise PydanticCustomError("component", f"needs a name: one of {', '.join(sorted(kind.table))}")
     try:
         lookup({**kind.table, **kind.words}, value["name"], kind.name)
     except InputError as error:
-        raise PydanticCustomError("piece", "{said}", {"said": str(error)}) from None
+        raise PydanticCustomError("component", "{said}", {"said": str(error)}) from None
     return dict(value)

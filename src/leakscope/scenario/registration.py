@@ -1,4 +1,4 @@
-"""The public functions by which a module outside leakscope registers its own pieces, each under a new name."""
+"""The public functions by which a module outside leakscope registers components of its own, each under a new name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def register_metric(metric: Metric) -> None:
 
 
 def _check_settings(field: str, name: str, make: Callable[..., object]) -> None:
-    """Refuse a piece whose settings a file could not give."""
+    """Refuse a component whose settings a file could not give."""
     kind = KINDS[field]
     if not callable(make):
         raise InputError(f"{kind.name} {name!r}: a function or class is needed, got {type(make).__name__}")

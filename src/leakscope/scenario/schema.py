@@ -47,7 +47,7 @@ def _by_name(value: Any) -> Any:
 
 def _different(seeds: list[int]) -> list[int]:
     if len(set(seeds)) < len(seeds):
-        raise PydanticCustomError("seeds", "each seed may stand there once")
+        raise PydanticCustomError("seeds", "each seed may occur once")
     return seeds
 
 
@@ -55,7 +55,7 @@ def _metric(name: str) -> str:
     try:
         lookup(METRICS, name, "metric")
     except InputError as error:
-        raise PydanticCustomError("piece", "{said}", {"said": str(error)}) from None
+        raise PydanticCustomError("component", "{said}", {"said": str(error)}) from None
     return name
 
 
@@ -274,7 +274,7 @@ def message_of(item: Any) -> str:
     """Return the text of a pydantic error."""
     if item["type"] == "missing":
         return "missing; it must be given"
-    if item["type"] == "piece":
+    if item["type"] == "component":
         return str(item["msg"])
     words = item["msg"].replace("Input should be", "must be").replace("List should", "the list must")
     return f"{words}, got {_short(item.get('input'))}"

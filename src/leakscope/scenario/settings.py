@@ -58,7 +58,7 @@ class KnowledgeChoice:
     def __post_init__(self) -> None:
         if self.dropout and not self.defence:
             raise InputError(
-                "KnowledgeChoice.dropout tells the masks to an attacker who knows the defence: set defence: true"
+                "KnowledgeChoice.dropout gives the masks to an attacker who knows the defence: set defence: true"
             )
 
 

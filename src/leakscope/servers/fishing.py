@@ -97,8 +97,8 @@ class Fishing:
         rounds = tuple(self._of_one(each, head, bias, factor) for each in seen.rounds)
         label = torch.full((observation.trials, 1), self.target, device=left.device)
         one = replace(seen, rounds=rounds, samples=torch.ones_like(observation.samples))
-        told = replace(knowledge, samples=1, labels=label, present=None, local=None)
-        result = self.reader.run(model, one, told, seeds, execution)
+        known = replace(knowledge, samples=1, labels=label, present=None, local=None)
+        result = self.reader.run(model, one, known, seeds, execution)
         return _in_batch(result, knowledge.samples, left.to(result.inputs))
 
     def _of_one(self, seen: Round, head: Dense, bias: str, factor: Tensor) -> Round:

@@ -28,6 +28,7 @@ from leakscope.store.schema import (
 from leakscope.store.tensor_files import TENSORS
 
 LOCK = "run.lock"
+AUDIT = "audit.json"  # of the directory of an audit
 WORK = "work"
 
 
@@ -56,6 +57,8 @@ def migrated(directory: Path) -> Path:
     """Return a directory whose run has the current format, migrating it if possible; refuse anything else."""
     if not holds_run(directory):
         what = f"it holds no {DATABASE}" if directory.is_dir() else "there is no such directory"
+        if (directory / AUDIT).is_file():
+            what = f"it holds an audit; its page is {directory / 'index.html'}, and leakscope show {directory} prints its tables"
         raise InputError(f"{directory} is not a run: {what}")
     version = _usable_format(directory)
     if version != FORMAT:

@@ -264,7 +264,7 @@ def _engine(workers: int | None, seconds: float, device: str) -> Engine:
 
 
 def _reaching(engine: Engine | None, settings: Sequence[Mapping[str, object]]) -> Engine | None:
-    """Return the engine, serial if none is given and a piece is registered in a script or notebook: workers cannot import that."""
+    """Return the engine, serial if none is given and a component is registered in a script or notebook: workers cannot import that."""
     unknown = [place for place, module in registered_in(settings).items() if module == MAIN]
     if not unknown or engine is serial:
         return engine

@@ -15,14 +15,14 @@ from leakscope.attacks.attack import readable
 P = TypeVar("P")
 
 
-def shape_of(piece: object) -> str:
+def shape_of(part: object) -> str:
     """Return a component's text without its strengths: components of equal shape can be merged.
 
     >>> from leakscope.defences import GaussianNoise
     >>> shape_of(GaussianNoise(0.1)) == shape_of(GaussianNoise(0.2))
     True
     """
-    return readable(_walk([piece], lambda _: "*"))
+    return readable(_walk([part], lambda _: "*"))
 
 
 def merge(values: Sequence[P], repeats: Sequence[int]) -> P:

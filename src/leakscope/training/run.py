@@ -225,7 +225,7 @@ class _Run:
         past = [each for each in self.training.checkpoints if each < state.rounds and each not in written]
         if past:
             numbers = ", ".join(map(str, past))
-            say(f"checkpoints of rounds {numbers} are past and not there: train into another --out to have them")
+            say(f"checkpoints of rounds {numbers} are past and were not written: train into another --out to have them")
 
     def _save(self, state: State) -> None:
         about = {

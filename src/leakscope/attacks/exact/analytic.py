@@ -71,7 +71,8 @@ class Analytic:
         if knowledge.samples > 1 and len(observation.rounds) > 1:  # other weights activate units for other examples
             seen = [direction(r, observation.shares) for r in observation.rounds]
             weight, bias = (
-                torch.cat([mean, *(r[name] for r in seen)], 1) for mean, name in ((weight, entry.weight), (bias, entry.bias))
+                torch.cat([mean, *(r[name] for r in seen)], 1)
+                for mean, name in ((weight, entry.weight), (bias, entry.bias))
             )
         flat = recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
         fit = relative_residual(weight, bias, flat, pairs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.span_test import SpanEnd
-from leakscope.auditing.attack_runs import INTERRUPTED, LabelReading, read_labels
+from leakscope.auditing.attack_runs import INTERRUPTED, LabelReading, check_updates, read_labels
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
 from leakscope.auditing.result import Audit
@@ -125,7 +125,9 @@ def _expose(
     targets = None if compared.targets is None else compared.targets[chosen]
     batch = Batch(numbers[chosen], compared.labels[chosen], torch.ones(chosen.shape, dtype=torch.bool), targets)
     seeds = [seed * 100_000 + t for t in range(trials)]
-    return expose(model, client, shared_weights(model, trials), batch, seeds), inputs[order[trials * behind :]]
+    exposure = expose(model, client, shared_weights(model, trials), batch, seeds)
+    check_updates(exposure)
+    return exposure, inputs[order[trials * behind :]]
 
 
 def score_clients(

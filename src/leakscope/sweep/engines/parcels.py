@@ -82,7 +82,7 @@ def _opened(packed: bytes) -> tuple[Callable[[object], object], object]:
         try:
             import_plugin(module, directory=directory)
         except InputError as error:
-            raise InputError(f"a worker lacks pieces that the driver has: {error}") from None
+            raise InputError(f"a worker lacks components that the driver has: {error}") from None
     work, chunk = pickle.loads(inside)  # noqa: S301  as above
     return work, chunk
 
