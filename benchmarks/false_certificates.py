@@ -1,14 +1,14 @@
 """False certificates: how often peeling or SPEAR certifies what is no sample of the client. Every one is a defect.
 
-    python benchmarks/false_certificates.py [--updates 10000] [--draws 256] [--part 0 --parts 4] [--minutes 8]
+    python benchmarks/false_certificates.py [--updates 10000] [--draws 256] [--kinds saturated] [--part 0 --parts 4] [--minutes 8]
 
 Updates are of a digits network with 80 hidden units and batches of 2 to 8; float32 and float64 tolerances, a known and a fitted factor.
 
-- mixture, noisy, foreign: random mixtures with half of the gradients zero; the gradient of a batch with noise; the gradient of a batch under
-  other weights. No batch caused them: every certificate is false.
-- saturated, steps, clipped: a batch under weights from N(0, 1); three local steps; every example
-  with a factor of its own, as clipped ones. A certificate is false if it is
-  farther than 1e-3 (root mean square) from every sample of the batch, or has another label than the nearest.
+- mixture, noisy, foreign: random mixtures with half of the gradients zero; the gradient of a batch with noise; that of a batch under other
+  weights. No batch caused them: every certificate is false.
+- saturated, steps, clipped: a batch under weights from N(0, 1); three local steps; every example with a factor of its own, as clipped ones.
+  A certificate is false if it is farther than 1e-3 (root mean square) from every sample of the batch, or has another label than the
+  nearest.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--updates", type=int, default=10_000)
     parser.add_argument("--draws", type=int, default=256)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1, help="processes that share the updates")
     parser.add_argument("--minutes", type=float, default=1e9, help="end after so long")
@@ -107,7 +108,7 @@ def main() -> None:
     for number in range(asked.part, asked.updates, asked.parts):
         if time.monotonic() - began > 60 * asked.minutes:
             break
-        kind, turn = KINDS[number % len(KINDS)], number // len(KINDS)
+        kind, turn = asked.kinds[number % len(asked.kinds)], number // len(asked.kinds)
         generator, samples = torch.Generator().manual_seed(number), LEAST + turn % (MOST - LEAST + 1)
         chosen = torch.randperm(data.size("test"), generator=generator)[:samples].tolist()
         batch = make_batch(data.pictures("test", chosen)[None].double(), data.labels("test", chosen)[None], classes=10)

@@ -3,10 +3,10 @@
     LEAKSCOPE_DATA=... python benchmarks/head.py [--device cuda] [--batches 1,2,4] [--clients 8] [--iterations 2000]
     LEAKSCOPE_DATA=... python benchmarks/head.py --width 8 --clients 2 --batches 2 --iterations 5 --epochs 0   # on a CPU
 
-CIFAR-10 at 32 x 32 pixels. The backbone is frozen, in eval mode: with its first weights, or trained for `--epochs` on public pictures. A client
-sends the gradient of the head for one batch of different labels. `features` is the share that came back to 1 % of their length,
-`proved` the share that the update certifies. Pictures come from `feature_inversion`; null baselines see no update. SSIM and PSNR are means over
-clients, with 95 % intervals.
+CIFAR-10 at 32 x 32 pixels. The backbone is frozen, in eval mode: with its first weights, or trained for `--epochs` on public pictures.
+A client sends the gradient of the head for one batch of different labels. `features` is the share that came back to 1 % of their length,
+`proved` the share that the update certifies. Pictures come from `feature_inversion`; null baselines see no update. SSIM and PSNR are
+means over clients, with 95 % intervals.
 """
 
 from __future__ import annotations

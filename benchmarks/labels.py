@@ -60,7 +60,9 @@ def module_of(network: Network, seed: int) -> nn.Module:
     """Return the network as it is drawn."""
     torch.manual_seed(seed)
     classes = load(network.data).classes
-    module = MODELS[network.model](input_shape=load(network.data).input_shape, classes=classes, **dict(network.settings))
+    module = MODELS[network.model](
+        input_shape=load(network.data).input_shape, classes=classes, **dict(network.settings)
+    )
     if network.groups:
         for parent in list(module.modules()):
             for name, layer in list(parent.named_children()):
@@ -184,7 +186,9 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True, help="where trained weights are kept")
     parser.add_argument("--states", nargs="+", choices=STATES, default=list(STATES))
     parser.add_argument("--batches", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=1, help="of the networks' weights and of the batches; the rules were tuned with 0")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the networks' weights and of the batches; the rules were tuned with 0"
+    )
     parser.add_argument("--samples", type=int, nargs="+", default=[2, 8, 32, 128])
     asked = parser.parse_args()
     torch.set_num_threads(1)

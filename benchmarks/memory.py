@@ -4,8 +4,8 @@ python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--
 
 Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
 memory up to its peak, for the run (against the prediction) and for the planning before it (against the limit: planning plays a tick of
-every form that fits, the largest too); the process is a fork of one that has played a small case, so all code is loaded. A traced graph
-runs after 40 evaluations. Cases predicted above `--limit` are listed and not run. A network with settings in `LIGHT` has fewer examples,
+every form that fits, the largest too); the process has played a small case before, so all code is loaded. A traced graph runs after 40
+evaluations. Cases predicted above `--limit` are listed and not run. A network with settings in `LIGHT` has fewer examples,
 trials and iterations.
 """
 
@@ -73,7 +73,8 @@ def play_small(iterations: int) -> None:
 
 def play_case(case: dict[str, object], limit: int, answer: Connection) -> None:
     """Send the form of a case, its predicted bytes, and the measured bytes of its run and of its planning."""
-    play_small(3)  # a fork maps files anew when they are used
+    torch.set_num_threads(1)
+    play_small(42)
     give_back()
     before = resident("VmRSS")
     reset_peak()
@@ -114,7 +115,7 @@ def main() -> int:
         flush=True,
     )
     worst = over = 0.0
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     for network in args.networks:
         for side in args.sides or SIDES.get(network, (32, 64, 96)):
             mine, theirs = context.Pipe()

@@ -95,7 +95,7 @@ ROWS |= {
     "soliton-uniform-cifar10": Row("cifar10", 256, SolitonBiases(batch=256, from_data=False), normal=True, double=True),
 }
 for clients in (1, 2, 5, 20, 100):
-    together, of, law_of_sum = Client(aggregate=clients), "fashion_mnist", law(1000, 64 * clients)
+    together, of, law_of_sum = Client(aggregate=clients), "mnist", law(1000, 64 * clients)
     ROWS |= {
         f"loki-{clients}": Row(of, 64 * clients, Loki(clients), PAPER, "cnn_mnist", client=together, rms=3e-2),
         f"imprint-sum-{clients}": Row(of, 64 * clients, Imprint(), law_of_sum, client=together),

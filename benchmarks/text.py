@@ -10,8 +10,8 @@ without its last token, which has no gradient), with a 95 % interval over batche
 `false` counts sentences that are in no batch, `false proved` those of them that were called proved;
 `pairs` is the recall of (token, position) pairs in the first span. `bag` says in how many batches the embedding's rows are exactly the
 set of tokens. `null` is ROUGE-1 of the 12 most frequent words. `budget` is the most dimensions that the sent matrices can span.
-Seconds are of one span test on one thread. `bert` rows are encoders. `--first` moves the seeds: limits were tuned on those from 0. `--frontier`
-writes the exact share of adapters' clients after ten steps of SGD, rank by batch, which `tools/frontier_picture.py` draws.
+Seconds are of one span test on one thread. `bert` rows are encoders. `--first` moves the seeds: limits were tuned on those from 0.
+`--frontier` writes the exact share of adapters' clients after ten steps of SGD, rank by batch, which `tools/frontier_picture.py` draws.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class Printed:
 
     rows: tuple[PrintedRow, ...] = ()
     numbers: str = ""
+    again: str = ""  # the item that prints these numbers too, so that they count once
     paper: str
     item: str
     title: str

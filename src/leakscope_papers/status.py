@@ -103,5 +103,5 @@ def _at_size(item: Item, scale: str, cell: Measured) -> bool:
 
 
 def total(items: Iterable[Item]) -> Numbers:
-    """Return how the printed numbers of several items stand."""
-    return sum(map(numbers_of, items), Numbers())
+    """Return how the printed numbers of several items stand, without those that another item prints too."""
+    return sum((numbers_of(item) for item in items if not item.printed.again), Numbers())

@@ -18,7 +18,16 @@ from leakscope.core.model import Model
 from leakscope.core.pairing import pair, squared_distances
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, take, to
-from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, Reconstruction, Round, make_batch
+from leakscope.core.types import (
+    Batch,
+    Knowledge,
+    LocalTraining,
+    Observation,
+    Outcome,
+    Reconstruction,
+    Round,
+    make_batch,
+)
 from leakscope.data import load
 from leakscope.defences import Defence, GaussianNoise, Quantise, RandomMask, Sign, Sparsify
 from leakscope.models import Torch, build, draw_parameters, from_module
@@ -289,7 +298,9 @@ def test_a_batch_is_read_off_every_round() -> None:
 
     def exact(*chosen: Round) -> int:
         found = analytic().run(model, replace(played[0][0], rounds=chosen), knowledge, SEEDS)
-        near = [squared_distances(want, each).amin(1) < 1e-12 for want, each in zip(batch.inputs, found.inputs, strict=True)]
+        near = [
+            squared_distances(want, each).amin(1) < 1e-12 for want, each in zip(batch.inputs, found.inputs, strict=True)
+        ]
         return int(torch.stack(near).sum())
 
     assert exact(*rounds) > max(exact(one) for one in rounds) > 0

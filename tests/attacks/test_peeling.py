@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from leakscope.attacks.exact.layer_probe import probe_network
 from leakscope.attacks.exact.peel_attack import Peeling
-from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Update, distinct_rows, errors_of, peel
+from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Probe, Update, distinct_rows, errors_of, peel
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -122,8 +122,26 @@ def test_a_sample_that_the_units_hardly_determine_is_not_certified() -> None:
     assert bool((errors_of(pulls.mT, ROUNDING[torch.float32]) > NEAR).all())
     assert bool((errors_of(pulls.mT, ROUNDING[torch.float64]) < NEAR).all())
     assert bool((errors_of(pulls[[0, 0]].mT, ROUNDING[torch.float64]) > NEAR).all())
+    other = torch.cat([pulls[[0, 0]], torch.tensor([[0.2, -1.0, 0.3, 0.0]], dtype=torch.float64)])
+    assert (errors_of(other.mT, ROUNDING[torch.float64]) > NEAR).tolist() == [True, True, False]
     exact = torch.linalg.pinv(pulls.mT).norm(dim=1)
     assert_close(errors_of(pulls.mT, 1.0), exact, rtol=1e-4, atol=0.0)
+
+
+def test_a_unit_in_which_opposite_samples_cancel_moves_no_other_sample() -> None:
+    """The bias gradient of unit 2 is that of sample 0 alone; its weights hold samples 2 and 3, of opposite gradients, too."""
+    samples = torch.rand(4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pulls = torch.tensor(
+        [[1.0, 0.5, 0.7, 0, 0], [0, 0, 0, 1.0, 0.3], [0, 0, 0.9, 0, 0], [0, 0, -0.9, 0, 0]], dtype=torch.float64
+    )
+
+    def slopes(rows: Tensor) -> Tensor:
+        distance, nearest = torch.cdist(rows, samples).min(1)
+        return (pulls[nearest] + (distance > 1e-6)[:, None].double())[:, None]
+
+    update = Update(pulls.mT @ samples, pulls.sum(0), None, torch.float64)
+    peeled = peel(update, Probe(slopes, None, lambda rows: torch.zeros(len(rows))), factor=1.0, most=4)
+    assert_close(peeled.inputs[peeled.inputs[:, 0].argsort()], samples[:2][samples[:2, 0].argsort()])
 
 
 def test_no_sample_is_certified_twice() -> None:
@@ -212,6 +230,26 @@ def test_rounds_add_what_another_round_lacks() -> None:
     assert found.proved is not None
     assert int(found.proved.sum()) >= max(alone)
     check_recovered(batch, found, 1e-6)
+
+
+def test_more_samples_than_units_are_exhausted_and_an_update_of_zeros_diverges() -> None:
+    batch, model = digits(24), network(16)
+    found, seen = attacked(model, batch, Client())
+    check_recovered(batch, found, 1e-6)
+    assert (found.outcome == Outcome.EXHAUSTED).all()
+    first = seen.rounds[0]
+    dead = replace(seen, rounds=(replace(first, sent={n: torch.zeros_like(v) for n, v in first.sent.items()}),))
+    found = Peeling().run(model, dead, attacker_knowledge(model, Client(), batch), SEEDS)
+    assert (found.outcome == Outcome.DIVERGED).all()
+
+
+def test_local_epochs_prove_nothing_and_leave_quotients() -> None:
+    batch = digits(4)
+    found, _ = attacked(network(400), batch, Client(local=LocalTraining(epochs=3, batch_size=2, rate=0.01)))
+    assert found.proved is not None
+    assert not bool(found.proved.any())
+    nearest = [squared_distances(batch.inputs[t], found.inputs[t]).amin(1) for t in range(batch.trials)]
+    assert float((torch.stack(nearest) < 1e-12).double().mean()) > 0.5
 
 
 def test_models_without_a_first_dense_layer_are_refused() -> None:

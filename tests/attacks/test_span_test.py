@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import find_shared_inputs, token_network
 from leakscope.attacks.exact.embedding_rows import bag_of_gradient
+from leakscope.attacks.exact.masked_span import Subspace, decode_masks
 from leakscope.attacks.exact.sentence_proof import proved_sentences
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.core.errors import InputError
@@ -101,6 +102,49 @@ def test_nothing_is_proved_while_a_sentence_is_missing() -> None:
     assert proved == set()
 
 
+def test_a_wrong_token_behind_a_true_sentence_is_cut_off_and_never_proved() -> None:
+    x = sentences(3)
+    longer = torch.cat([x[0, :4], (x[0, 4:5] + 1) % VOCABULARY])
+    module = network()
+    weights, gradients = weights_of(module), [gradient_of(module, part) for part in (x[:1, :4], x[1:])]
+    total = {name: gradients[0][name] + gradients[1][name] for name in gradients[0]}
+    network_ = token_network(module, weights)
+    source = next(s for s in find_shared_inputs(network_, weights.keys(), VOCABULARY, LENGTH) if s.mixes)
+    rows_ = source.rows(total)
+    floor = 1e-11 * float(torch.linalg.matrix_norm(rows_, 2))
+    found = [tuple(each.tolist()) for each in (longer, x[1], x[2])]
+    kept, proved = proved_sentences(network_, source, rows_, floor, found)
+    assert set(kept) == set(proved) == {found[0][:4], *found[1:]}
+
+
+def test_the_length_of_one_repeated_token_under_rotary_positions_is_not_proved() -> None:
+    module = network(kind="rotary")
+    reading = read_gradient(module, torch.full((1, 4), 7))
+    assert (7, 7, 7, 7) not in reading.proved
+    assert reading.proved == ()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_encoder_that_hides_the_order_proves_no_false_order(seed: int) -> None:
+    x = sentences(2, seed)
+    reading = read_gradient(network(bert, torch.float32, kind="rotary"), x)
+    assert set(reading.proved) <= rows(x)
+
+
+def test_a_rival_in_the_place_of_a_sentence_disproves_it() -> None:
+    module, x = network(bert), sentences(2)
+    weights, gradient = weights_of(module), gradient_of(module, x)
+    network_ = token_network(module, weights)
+    source = next(s for s in find_shared_inputs(network_, weights.keys(), VOCABULARY, LENGTH) if s.mixes)
+    rows_ = source.rows(gradient)
+    loose = 0.2 * float(torch.linalg.svdvals(rows_)[0])  # noise in which neighbours explain the update as well
+    found = [tuple(each) for each in x.tolist()]
+    candidates = [torch.arange(VOCABULARY)] * LENGTH
+    sharp = 1e-11 * float(torch.linalg.svdvals(rows_)[0])
+    assert set(proved_sentences(network_, source, rows_, sharp, found, candidates)[1]) == set(found)
+    assert proved_sentences(network_, source, rows_, loose, found, candidates)[1] == ()
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_language_model_hides_the_last_token_only(tied: bool) -> None:
     x = sentences(4)
@@ -139,15 +183,54 @@ def test_sentences_of_unequal_length_end_where_they_end() -> None:
     assert set(reading.sentences) == {tuple(x[0].tolist()), tuple(x[1, :4].tolist())}
 
 
-def test_dropout_stops_the_span_test_and_not_the_bag_of_words() -> None:
-    module, x = network(dropout=0.1), sentences(4)
-    gradient = gradient_of(module, x)
-    reading = span_test(
-        module, Round(weights_of(module), {}, gradient), Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH
-    )
-    assert reading.end is SpanEnd.NOTHING
-    assert reading.sentences == ()
-    assert bag_of_gradient(gradient["embedding.weight"]).tokens.tolist() == x.unique().tolist()
+def read_dropped(module: nn.Module, x: Tensor) -> SpanReading:
+    seen = Round(weights_of(module), {}, gradient_of(module.train(), x))
+    return span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
+
+
+@pytest.mark.parametrize("given", [{}, {"pre_norm": False}, {"classes": None}, {"dtype": torch.float32}])
+def test_the_masks_of_dropout_are_solved_for(given: dict[str, object]) -> None:
+    x = sentences(2)
+    x[1, 0] = x[0, 0]  # a copy, with a mask of its own
+    reading = read_dropped(network(dropout=0.1, **given), x)  # type: ignore[arg-type]
+    assert reading.end is SpanEnd.MASKED
+    assert set(reading.sentences) == rows(x if "classes" not in given else x[:, :-1])
+    assert reading.proved == ()
+
+
+def test_an_encoders_masks_give_the_tokens_by_position_and_one_sentence_whole() -> None:
+    x = sentences(2)
+    reading = read_dropped(network(bert, dropout=0.1), x)
+    assert reading.end is SpanEnd.MASKED_TOKENS
+    assert [set(tokens.tolist()) for tokens in reading.candidates] == [set(column) for column in x.T.tolist()]
+    assert read_dropped(network(bert, dropout=0.1), x[:1]).sentences == (tuple(x[0].tolist()),)
+
+
+def test_masks_of_too_many_tokens_give_nothing_false_and_the_bag_of_words_is_left() -> None:
+    module, x = network(dropout=0.3), sentences(7)
+    reading = read_dropped(module, x)
+    passed = {(int(token), p) for p, tokens in enumerate(reading.candidates) for token in tokens}
+    assert reading.end in (SpanEnd.NOTHING, SpanEnd.MASKED_TOKENS)
+    assert passed <= {(token, p) for sentence in x.tolist() for p, token in enumerate(sentence)}
+    assert bag_of_gradient(gradient_of(module, x)["embedding.weight"]).tokens.tolist() == x.unique().tolist()
+
+
+def test_a_network_in_eval_mode_has_no_masks() -> None:
+    module, x = network(dropout=0.1).eval(), sentences(2)
+    assert set(read_gradient(module, x).proved) == rows(x)
+
+
+def test_a_mask_is_decoded_and_a_wrong_target_is_not_sure() -> None:
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    masks = torch.rand(2, 40, generator=generator) >= 0.2
+    fixed = torch.randn(40, generator=generator, dtype=torch.float64)
+    points = torch.cat([fixed + masks * target[:2], torch.randn(8, 40, generator=generator, dtype=torch.float64)])
+    left = torch.linalg.svd(points.mT).U
+    where = Subspace(left[:, :10], lambda x: (x @ left[:, 10:]).norm(dim=-1) / x.norm(dim=-1), 1e-9)
+    found, sure = decode_masks(target, fixed, 0.2, where)
+    assert sure.tolist() == [True, True, False]
+    assert torch.equal(found[:2], masks)
 
 
 def test_more_tokens_than_the_width_leave_no_room() -> None:

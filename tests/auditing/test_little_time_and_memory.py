@@ -28,8 +28,9 @@ from leakscope.auditing.attack_runs import (
 from leakscope.auditing.attempts import Attempt, CutShort, run_attempts
 from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.result import doubt_lines
-from leakscope.auditing.suite import Entry
+from leakscope.auditing.suite import Entry, Untested
 from leakscope.auditing.target import Subject, make_subject
+from leakscope.auditing.target_audit import scored_audit
 from leakscope.auditing.verdict import Grade
 from leakscope.core.progress import SILENT
 from leakscope.play import Exposure, judge
@@ -189,6 +190,42 @@ def test_the_division_alone_gives_no_good_grade() -> None:
     assert made.minutes_needed is None
     leaking = audit_target(Target(model=Branching(), **sample()), minutes=0.5, clients=3, remedies=False)
     assert leaking.grade is Grade.F
+
+
+class _Cliff(torch.autograd.Function):
+    """The identity, whose second derivative is NaN."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return slope * (1 + (x - x.detach()).abs().sqrt())
+
+
+def test_matching_that_fails_on_every_client_leaves_no_good_grade() -> None:
+    model = Branching(lambda x: torch.tanh(_Cliff.apply(x)), branch=False)
+    made = audit_target(Target(model=model, examples=8, **sample()), minutes=0.3, clients=3, remedies=False)
+    assert made.recovered == 0
+    assert made.grade is Grade.INCONCLUSIVE
+    assert made.failures(GATE)
+
+
+def test_no_good_grade_without_any_baseline(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, done = expose_clients(subject, 2, 0), audit_target(Target(model=conv(), **sample()), minutes=0.02, clients=2)
+    ran = attack_runs.Suite(done.nulls[:1], (), (), (), None)
+    made = [
+        scored_audit("", world, ran, nulls, Untested("labels", ""), (), Budget(60.0, 0.0), minutes=1.0, seed=0)
+        for nulls in ((), done.nulls[:1])
+    ]
+    assert [audit.grade for audit in made] == [Grade.INCONCLUSIVE, Grade.A]
+    assert made[0].failures(GATE)
 
 
 def test_attacks_without_a_result_count_among_those_cut_short() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 
 import pytest
@@ -12,13 +14,16 @@ from torch import Tensor, nn
 
 import leakscope
 from leakscope.attacks.exact.span_test import SpanEnd
+from leakscope.attacks.tokens.token_attacks import lamp, tag
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit, headline, labels_words
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
+from leakscope.auditing.tokens import search
 from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.tokens.remedies import try_remedies
+from leakscope.auditing.tokens.search import MASKS
 from leakscope.core.errors import InputError
 from leakscope.core.progress import SILENT, ProgressEvent
 from leakscope.core.types import LocalTraining
@@ -74,6 +79,22 @@ def audited(
         remedies=remedies,
         progress=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def no_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out TAG and LAMP as where no time is left, which takes a minute else."""
+    monkeypatch.setattr(search, "LEAST_SECONDS", math.inf)
+
+
+def test_an_update_without_anything_of_the_sentences_is_untested() -> None:
+    net = network()
+    for weight in net.parameters():
+        nn.init.zeros_(weight)
+    net.forward = lambda x: torch.zeros(len(x), 2) + sum(w.sum() for w in net.parameters()) * 0  # type: ignore[method-assign]
+    made = audited(net)
+    assert made.grade == "untested"
+    assert made.failures({"asr": 1.0}) != []
 
 
 def test_a_gpt_without_dropout_gives_all_its_sentences() -> None:
@@ -138,16 +159,51 @@ def test_noise_of_known_size_leaves_no_proved_bag() -> None:
     assert made.text.sentences.value == 0
 
 
-def test_with_dropout_the_bag_of_words_is_left() -> None:
+def test_the_masks_of_dropout_are_solved_for() -> None:
     made = audited(network(dropout=0.1).train())
+    assert made.grade == "F"
+    assert made.text is not None
+    assert set(made.text.ends) == {SpanEnd.MASKED}
+    assert made.static is not None
+    assert made.static[Topic.TOKENS].severity is Severity.EXACT
+
+
+def test_with_much_dropout_the_bag_of_words_is_left_and_no_good_grade_is_given() -> None:
+    made = audited(network(dropout=0.5).train(), examples=6)
     assert made.grade == "C"
     assert made.text is not None
     assert made.text.bag is not None
     assert made.text.bag.value == 1 > made.text.null_bag
-    assert set(made.text.ends) == {SpanEnd.NOTHING}
     assert {mark for each in made.text.shown for mark in each.marks} == {Mark.BAG}
     assert made.static is not None
     assert made.static[Topic.TOKENS].severity is Severity.NEUTRAL
+    assert MASKS in made.unfinished
+
+
+def test_tag_and_lamp_run_where_the_exact_attacks_left_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "ENOUGH_SHARE", 2 / 2400)
+    monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(search, "fitting_iterations", lambda *_: 2)
+    monkeypatch.setattr(search, "TOKEN_ATTACKS", {"tag": tag, "lamp": partial(lamp, tries=1, starts=1)})
+    made = audited(frozen(), inputs=sample()[:, :3], examples=6)
+    assert made.text is not None
+    lines = [line for line in made.notes if "iterations" in line]
+    assert [line.partition(",")[0] for line in lines] == ["tag", "lamp"]
+    assert "2 of 2500 iterations" in lines[0]
+    assert made.unfinished == ("tag ran 2 of 2500 iterations",)
+    assert made.grade == "inconclusive"
+
+
+def test_without_time_the_searches_are_named_as_missing() -> None:
+    made = audited(frozen(), inputs=sample()[:, :3], examples=6)
+    assert made.grade == "inconclusive"
+    assert made.unfinished == ("tag ran 0 of 2500 iterations", "lamp ran 0 of 2000 iterations")
+
+
+def frozen() -> TextTransformer:
+    module = network(width=16)
+    module.embedding.requires_grad_(False)
+    return module
 
 
 def test_adapters_leak_after_several_steps_where_the_budget_holds() -> None:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import leakscope
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.exact.embedding_rows import bag_of_gradient
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
+from leakscope.attacks.tokens.token_attacks import tag
 from leakscope.core.errors import InputError
-from leakscope.core.types import Round, Shares
+from leakscope.core.types import Knowledge, Observation, Round, Shares
 from leakscope.models import encode, from_module, is_transformer, read_transformer, token_model
 
 transformers = pytest.importorskip("transformers")
@@ -74,12 +76,37 @@ def test_a_language_models_gradient_gives_its_sentences(name: str, task: str) ->
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_with_dropout_the_bag_of_words_is_left(name: str) -> None:
+def test_dropout_of_the_embedding_is_solved_for_and_that_of_attention_hides_the_sentences(name: str) -> None:
     model, (x, _) = build(name, train=True), sentences()
     sent = gradients(model, x, torch.arange(len(x)) % 2)
-    assert read(model, sent).end is SpanEnd.NOTHING
+    reading = read(model, sent)
+    assert reading.end is SpanEnd.MASKED_TOKENS
+    places = [set(column) - {0} for column in x.T.tolist()]
+    assert [set(tokens.tolist()) for tokens in reading.candidates] == places
     table = next(key for key in sent if key.endswith(("wte.weight", "word_embeddings.weight")))
     assert bag_of_gradient(sent[table]).tokens.tolist() == x[x != 0].unique().tolist()
+    alone = read(model, gradients(model, x[:1], torch.zeros(1, dtype=torch.int64)))
+    assert alone.sentences == (tuple(x[0].tolist()),)
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_the_vmapped_search_over_embeddings_agrees_with_a_plain_loop(name: str) -> None:
+    model, (x, _) = build(name), sentences(2)
+    labels = torch.tensor([[1], [0]])
+    sent = [gradients(model, row[None], label) for row, label in zip(x, labels, strict=True)]
+    pure = from_module(token_model(copy.deepcopy(model)), input_shape=(LENGTH,), example=x.float())
+    before = {key: value.expand(2, *value.shape).clone() for key, value in pure.parameters.items()}
+    update = {key: torch.stack([each[key] for each in sent]) for key in before}
+    buffers = {key: value.expand(2, *value.shape) for key, value in pure.buffers.items()}
+    seen = Observation((Round(before, buffers, update),), Shares.GRADIENT, torch.ones(2, dtype=torch.int64))
+    known = Knowledge((LENGTH,), 2, 1, labels=labels)
+    one, other = (
+        tag(iterations=3).run(pure, seen, known, [0, 1], Execution(form=form, dtype="float64"))
+        for form in ("loop", "native")
+    )
+    torch.testing.assert_close(one.mismatch, other.mismatch, rtol=1e-4, atol=0)
+    assert bool((one.mismatch < one.trace[:, 0]).all())
+    assert 0 not in one.inputs
 
 
 @pytest.mark.parametrize("name", sorted(SIZES))

@@ -5,47 +5,57 @@ from __future__ import annotations
 import pytest
 
 from leakscope_papers import estimates
-from leakscope_papers.estimates import GROWTH, Spent, recorded_runs, seconds_of
+from leakscope_papers.estimates import LANES, Spent, planned_work, recorded_runs, seconds_of, work_of
 from leakscope_papers.items import find_part, read_item
 
 TABLE = read_item("cpl-table-2")
-RUNS = (
-    Spent("cpl-table-2", "mnist", 3000, 300.0, "NVIDIA H200", False),
-    Spent("cpl-table-2", "mnist", 60, 50.0, "NVIDIA H200", False),
-    Spent("cpl-table-2", "lfw_face", 150, 40.0, "NVIDIA H200", False),
-    Spent("cpl-table-2", "accuracy-mnist", 1, 9000.0, "NVIDIA H200", True),
-    Spent("cpl-table-4", "lfw_face", 900, 7000.0, "cpu", False),
-)
+H200 = "NVIDIA H200"
 
 
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded_runs.cache_clear()
-    monkeypatch.setattr(estimates, "recorded_runs", lambda: RUNS)
+def known(monkeypatch: pytest.MonkeyPatch, *runs: Spent) -> None:
+    """Let these be the recorded runs."""
+    monkeypatch.setattr(estimates, "recorded_runs", lambda: runs)
 
 
-def test_the_run_of_the_part_with_most_similar_trials_counts() -> None:
-    full = seconds_of(TABLE, find_part(TABLE, "mnist"), "full", gpu=True)
-    fewer = seconds_of(TABLE, find_part(TABLE, "mnist"), "full", gpu=True, most=10)
-    assert full is not None
-    assert fewer is not None
-    assert (full.seconds, full.source) == (300.0, "a recorded run of this part")
-    assert fewer.seconds == pytest.approx(50.0 * 0.5**GROWTH)
+def part_work(name: str, most: int | None = None, *, gpu: bool = True) -> dict[tuple[str, ...], float]:
+    return dict(planned_work(TABLE, find_part(TABLE, name), "full", gpu=gpu, most=most))
 
 
-def test_other_parts_of_the_item_then_of_the_paper_stand_in_for_a_part_without_a_run() -> None:
-    guess = seconds_of(TABLE, find_part(TABLE, "cifar100"), "full", gpu=True, most=50)
+def test_work_is_evaluations_times_trials_and_a_gpu_attacks_few_at_once() -> None:
+    settings = {"attack": {"iterations": 300, "optimiser": {"name": "lbfgs", "inner": 20}}}
+    assert work_of(settings, 1000, gpu=True) == 300 * 20 * 1000
+    assert work_of(settings, 50, gpu=True) == work_of(settings, 20, gpu=True) == 300 * 20 * LANES
+    assert work_of(settings, 50, gpu=False) == 300 * 20 * 50
+    assert work_of({"attack": {"iterations": 4800, "optimiser": {"name": "adam"}}}, 1000, gpu=True) == 4800 * 1000
+
+
+def test_a_part_takes_what_its_own_run_took_in_proportion_to_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = part_work("mnist")
+    fewer = {kind: amount for kind, amount in work.items() if kind[1] != "ig"}  # the run stopped before IG
+    known(monkeypatch, Spent(TABLE.name, "mnist", 70.0, H200, fewer), Spent(TABLE.name, "lfw_face", 1.0, H200, work))
+    guess = seconds_of(TABLE, find_part(TABLE, "mnist"), "full", gpu=True)
     assert guess is not None
-    assert guess.source == "other parts of cpl-table-2"
-    runs = [300.0 * (150 / 3000) ** GROWTH, 50.0 * (150 / 60) ** GROWTH, 40.0]
-    assert guess.seconds == pytest.approx(sorted(runs)[1])
-    other = read_item("cpl-figure-4")
-    guess = seconds_of(other, other.parts[0], "full", gpu=False)
+    assert guess.source == "a recorded run of this part"
+    assert guess.seconds == pytest.approx(70.0 * sum(work.values()) / sum(fewer.values()))
+    few = seconds_of(TABLE, find_part(TABLE, "mnist"), "full", gpu=True, most=50)
+    assert few is not None
+    assert few.seconds == pytest.approx(guess.seconds * LANES / 1000)
+
+
+def test_runs_of_the_same_networks_and_attacks_stand_in_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = part_work("mnist")
+    known(monkeypatch, Spent("cpl-table-4", "lfw_face", 70.0, H200, work))
+    lenet, resnet = find_part(TABLE, "cifar100"), find_part(TABLE, "cifar100-resnet")
+    guess = seconds_of(TABLE, lenet, "full", gpu=True)
     assert guess is not None
-    assert guess.source == "other items of cpl"
+    assert guess.source == "other runs of cpl"
+    assert guess.seconds == pytest.approx(70.0)
+    assert seconds_of(TABLE, resnet, "full", gpu=True) is None
+    assert seconds_of(TABLE, lenet, "full", gpu=False) is None
+    assert seconds_of(TABLE, find_part(TABLE, "accuracy-mnist"), "full", gpu=True) is None
 
 
-def test_nothing_is_said_without_a_run_on_that_device_or_of_that_kind() -> None:
-    assert seconds_of(TABLE, find_part(TABLE, "accuracy-mnist"), "full", gpu=False) is None
-    mixing = read_item("mixing-table-1")
-    assert seconds_of(mixing, mixing.parts[0], "full", gpu=True) is None
+def test_the_recorded_runs_have_seconds_and_work() -> None:
+    runs = recorded_runs()
+    assert {"cpl-table-2", "mixing-table-1"} <= {run.item for run in runs}
+    assert all(run.seconds > 0 and sum(run.work.values()) > 0 for run in runs)

@@ -37,6 +37,12 @@ def test_papers_add_up() -> None:
     assert total([]) == Numbers()
 
 
+def test_numbers_that_another_item_prints_too_count_once() -> None:
+    readings = read_item("cpl-ig-readings")
+    assert numbers_of(readings).printed == len(readings.printed.rows) > 0
+    assert total([readings, read_item("cpl-table-2")]) == numbers_of(read_item("cpl-table-2"))
+
+
 def test_the_table_has_a_line_for_each_paper() -> None:
     table = summary_table("papers").splitlines()
     assert len(table) == 2 + len(papers())

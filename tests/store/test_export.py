@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -23,6 +24,7 @@ import pytest
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
 from leakscope.store import Landing, Run, export
+from leakscope.store.export import Column, Kind, write_csv
 
 Rows = list[dict[str, Any]]
 
@@ -158,6 +160,13 @@ def test_the_csv_is_what_the_csv_module_reads(run: Run, tmp_path: Path) -> None:
         for name, value in other.items():
             text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
             assert one[name] == text, name
+
+
+def test_a_csv_holds_no_formula() -> None:
+    file, texts = io.BytesIO(), ["=HYPERLINK(1)", "+1+1", "-x", "@sum", "\tx", "plain", "-0.5"]
+    write_csv([Column("setting", Kind.TEXT, list(texts))], file)
+    cells = [row["setting"] for row in csv.DictReader(io.StringIO(file.getvalue().decode(), newline=""))]
+    assert cells == [*(f"'{text}" for text in texts[:5]), *texts[5:]]
 
 
 @pytest.mark.parametrize(

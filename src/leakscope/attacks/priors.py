@@ -105,18 +105,23 @@ class Langevin:
 class PositionGradient:
     """`weight * (1 - cos)` of the simulated and the observed gradient of one tensor: a transformer's position embedding.
 
+    `tensor` None is the first tensor of the update whose name holds "position" or "pos_embed".
+
     APRIL's term (Lu et al. 2022, arXiv:2112.14087). Where only a bare attention reads the embedding's output z, that gradient fixes z by
     linear equations; behind layer norms and skips it remains a term that weighs the positions as much as all other layers together.
     """
 
-    tensor: str
+    tensor: str | None = None
     weight: float | Tensor = 1.0
 
     def __call__(self, view: View) -> Tensor:
         """Return the penalty."""
-        if self.tensor not in view.observed:
-            raise InputError(f"PositionGradient.tensor must be in the update, got {self.tensor!r}")
-        name = self.tensor
+        held = (each for each in view.observed if "position" in each or "pos_embed" in each)
+        name = next(held, None) if self.tensor is None else self.tensor
+        if name is None:
+            raise InputError("PositionGradient needs a position embedding, and the update has none: name its tensor")
+        if name not in view.observed:
+            raise InputError(f"PositionGradient.tensor must be in the update, got {name!r}")
         return self.weight * cosine({name: view.simulated.update[name]}, {name: view.observed[name]})
 
 

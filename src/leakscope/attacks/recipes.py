@@ -20,7 +20,7 @@ from leakscope.attacks.null import PriorOnly
 from leakscope.attacks.optimisers import Rule
 from leakscope.attacks.optimisers.rules import into_box
 from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
-from leakscope.attacks.priors import GUESS, LabelRegulariser
+from leakscope.attacks.priors import GUESS, LabelRegulariser, PositionGradient
 from leakscope.attacks.pulled import spn_pull
 from leakscope.attacks.settings import AdamSettings, LBFGSSettings, adam_attack, lbfgs_attack
 from leakscope.attacks.starts import Normal
@@ -75,17 +75,22 @@ def cpl(*, alpha: float = 0.0, **settings: Unpack[LBFGSSettings]) -> Matching:
 
 
 @settings_of(adam_attack, without=("decay",))
-def ig(*, bn: float = 0.0, **settings: Unpack[AdamSettings]) -> Matching:
+def ig(*, bn: float = 0.0, position: float = 0.0, **settings: Unpack[AdamSettings]) -> Matching:
     """Inverting gradients (Geiping et al. 2020): 1 - cosine + TV, signed Adam, rate x0.1 at 3/8, 5/8, 7/8, boxed.
 
-    `bn` weighs a prior on the statistics of batch norm (see gradinversion); the authors have none.
+    `bn` weighs a prior on the statistics of batch norm (see gradinversion), `position` the gradient of a transformer's position embedding
+    (APRIL, Lu et al. 2022, arXiv:2112.14087); the authors have neither.
 
     Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
     Reference: Geiping et al. 2020, Inverting gradients, arXiv:2003.14053, Eq. 4.
     Works when: images, deep and trained networks, several examples; invariant to the length of an update, hence to clipping.
     Costs: 4800 evaluations with a second derivative.
     """
-    return with_statistics(adam_attack("ig", **settings), bn)
+    if not position >= 0:
+        raise InputError(f"ig(position=...) must not be below 0, got {position}")
+    attack = with_statistics(adam_attack("ig", **settings), bn)
+    april = (PositionGradient(weight=position),) if position else ()
+    return replace(attack, priors=(*attack.priors, *april))
 
 
 @settings_of(lbfgs_attack, threshold=0.0)
@@ -142,8 +147,8 @@ def spear(*, draws: int = 2**13) -> Peeling:
 
     Equation: `G = L R` of rank b; the b sparsest independent `L q` make Q, then `D^T = L Q` and `X = Q^-1 R`.
     Reference: Dimitrov et al. 2024, SPEAR, arXiv:2403.03945; Bakarsky et al. 2025, SPEAR++, arXiv:2510.24200.
-    Works when: as peeling, also where no unit has a sample alone; units at least twice the batch, batches up to about 24.
-    Costs: a descent over the units from each of `draws` starts at most, 128 at a time; seconds for a batch of 12.
+    Works when: as peeling, also where no unit has a sample alone; units at least twice the batch, batches up to about 20.
+    Costs: a descent over the units from each of `draws` starts at most, 128 at a time; seconds for a batch of 20 at 200 units.
     """
     return Peeling("spear", divide=False, draws=draws)
 

@@ -60,7 +60,7 @@ class Suite(NamedTuple):
     broken: tuple[str, ...] = ()  # attacks that apply and failed
     needed: float | None = None  # None: no evaluation was timed
     unplayed: str = ""  # clients that there was no time for, in words
-    division_alone: bool = False  # whether no attack that matches updates applies
+    division_alone: bool = False  # whether no attack that matches updates could be run
     interrupted: bool = False
 
     @property
@@ -216,7 +216,8 @@ def suite_of(attempts: Sequence[Attempt[AttackResult]], *, interrupted: bool = F
         tuple(each.failure for each in attempts if each.failure is not None),
         tuple(each.entry.name for each in attempts if each.broken),
         seconds_needed(attempts),
-        division_alone=any(each.result for each in attempts) and not any(each.entry.most for each in attempts),
+        division_alone=any(each.result for each in attempts)
+        and not any(each.entry.most and (each.result or each.cut) for each in attempts),
         interrupted=interrupted,
     )
 

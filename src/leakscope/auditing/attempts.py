@@ -34,10 +34,9 @@ PROBE, PROBE_SHARE = (
 SPARE = 0.9  # share of an attack's time that its iterations are planned for
 GAIN = 1.5  # times as many iterations as before must fit, or an attack is not run again
 PASSES = 3
-# Share of its authors' iterations from which on an attack may support a good grade. `python benchmarks/audit_share.py`: on eleven
-# networks grades were good or bad alike from 1/64 on, and the letter of ten was settled from 1/16 on; this leaves a factor
-# of two (docs/reference/audit.md).
-ENOUGH_SHARE = 1 / 8
+# Share of its authors' iterations from which on an attack may support a good grade. `python benchmarks/audit_share.py`: the latest
+# change from a good to a bad grade was seen at 1/8; this leaves a factor of two (docs/reference/audit.md).
+ENOUGH_SHARE = 1 / 4
 V = TypeVar("V", "AttackResult", "UnscoredRun")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
 
@@ -211,6 +210,7 @@ class Attempt(Generic[V]):
         diverged = ends.outcome == Outcome.DIVERGED
         idle = bool(((ends.outcome == Outcome.STALLED) | diverged).all())
         if not idle or int(ends.evaluations.max()) > 1:
+            self.broken = bool(diverged.all())  # what it did not recover says little
             return
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"

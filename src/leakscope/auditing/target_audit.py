@@ -226,6 +226,8 @@ def scored_audit(
     labels = outcome if isinstance(outcome, LabelReading) else None
     values = outcome if isinstance(outcome, TargetError) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    if done.runs and not nulls and not done.interrupted:  # none of the attacks can be called no closer
+        unfinished += ("no baseline without the update could be computed",)
     compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,

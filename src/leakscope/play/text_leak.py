@@ -17,6 +17,7 @@ from leakscope.metrics.text import Sentence, TextScores, bag_recall, score_text
 from leakscope.play.text_baselines import most_frequent, null_guesses, without_padding
 
 SHOWN_LINES = 3
+SPAN_TEST = "span test"
 Reading = tuple[SpanReading, Bag | None]  # of one client's update; None: the embedding is not sent
 SCORES = ("rouge1", "rouge2", "rouge_l")
 
@@ -76,6 +77,7 @@ class TextLeak:
     budget: int
     tokens: int  # of one update
     shown: tuple[ShownSentence, ...]
+    attack: str = SPAN_TEST
 
     @property
     def null_rouge1(self) -> float:
@@ -89,11 +91,11 @@ class TextLeak:
 
     @property
     def score_lines(self) -> tuple[str, ...]:
-        """Return the scores of the span test, the null baselines and the bag of words, a line each."""
+        """Return the scores of the attack, the null baselines and the bag of words, a line each."""
         bag = "the embedding is not sent" if self.bag is None else f"{_share(self.bag)} (frequent: {self.null_bag:.2f})"
         rouge = (self.rouge1.value, self.rouge2.value, self.rouge_l.value)
         return (
-            f"span test: {_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}",
+            f"{self.attack}: {_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}",
             *(
                 f"without the update, {null.name}: ROUGE-1, -2, -L {_numbers((null.rouge1, null.rouge2, null.rouge_l))}"
                 for null in self.nulls
@@ -129,6 +131,7 @@ def score_readings(
     words: Sequence[str] | None = None,
     seed: int = 0,
     padding: int | None = None,
+    attack: str = SPAN_TEST,
 ) -> TextLeak:
     """Return the scores of T clients' sentences (T x N x L) without their padding tokens.
 
@@ -174,6 +177,7 @@ def score_readings(
             for number, (client, score, (_, bag)) in enumerate(zip(clients, scores, readings, strict=True))
             for sentence, guess in zip(client, score.paired, strict=True)
         ),
+        attack=attack,
     )
 
 

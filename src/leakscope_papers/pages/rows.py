@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leakscope.core.errors import InputError
+from leakscope.report.cells import axis_value_text as say
 from leakscope_papers.comparing import Measured
 from leakscope_papers.pages.readme import markdown_row
 from leakscope_papers.pages.table import entry_of
@@ -32,7 +33,7 @@ def rows_table(name: str, part: str, measures: Sequence[str]) -> str:
     heads = ["reading"] * several + axes + ["n"] + [HEADS.get(measure, measure.upper()) for measure in measures]
     lines = [markdown_row([head.replace("_", " ") for head in heads]), "|" + "---|" * len(heads)]
     for cell in cells:
-        place = [cell.column.title] * several + [str(cell.where.get(axis, "")) for axis in axes]
+        place = [cell.column.title] * several + [say(cell.where[axis]) if axis in cell.where else "" for axis in axes]
         lines.append(markdown_row([*place, str(cell.trials), *(_entry(cell, measure) for measure in measures)]))
     return "\n".join(lines) + "\n"
 

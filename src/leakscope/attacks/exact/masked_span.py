@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
+from leakscope.core.short_repr import short_repr
 
 STEPS = 40  # of reweighted least squares
 FALL = 0.75  # of the smoothing, a step
@@ -55,6 +56,8 @@ class Subspace:
     distance: Callable[[Tensor], Tensor]
     limit: float
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -64,13 +67,15 @@ class Atom:
     place: int
     mask: Tensor
 
+    __repr__ = short_repr
+
 
 def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, tokens: Tensor) -> MaskedInput | None:
     """Return the dropout that stands directly before these layers or their layer norm, or adds to what they read; None without one."""
     drops = {
         name: float(each.p)
         for name, each in module.named_modules()
-        if isinstance(each, nn.Dropout) and each.training and each.p
+        if isinstance(each, nn.Dropout) and each.training and 0 < each.p < 1
     }
     norms = [name for name, each in network.module.named_modules() if isinstance(each, nn.LayerNorm)]
     if not drops:
@@ -91,14 +96,18 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
             hooks.enter_context(network.module.get_submodule(name).register_forward_hook(note(name)))
         (x,) = network.read(tokens, [source.layer])
     norm = next((name for name in norms if name in seen and seen[name][1] is x), None)
-    before = x if norm is None else seen[norm][0]
-    direct = next((name for name in order if name in drops and seen[name][1] is before), None)
-    if direct is not None:
-        return MaskedInput(direct, norm, drops[direct])
-    earlier = [name for name in order if name in drops and seen[name][1].shape == before.shape]
-    if norm is None or not earlier or not source.mixes:
+    for before, between in (
+        (x, None),
+        (None if norm is None else seen[norm][0], norm),
+    ):  # in eval mode a dropout returns its input
+        direct = next((name for name in order if name in drops and seen[name][1] is before), None)
+        if direct is not None:
+            return MaskedInput(direct, between, drops[direct])
+    if norm is None or not source.mixes:
         return None
-    return MaskedInput(earlier[-1], norm, drops[earlier[-1]])
+    before = seen[norm][0]
+    earlier = [name for name in order if name in drops and seen[name][1].shape == before.shape]
+    return MaskedInput(earlier[-1], norm, drops[earlier[-1]]) if earlier else None
 
 
 def subspace(network: TokenNetwork, masked: MaskedInput, complement: Tensor, limit: float) -> Subspace:
@@ -134,8 +143,8 @@ def decode_masks(
     `price` (N x d) weighs the coordinates.
     """
     price = torch.ones_like(target) if price is None else price
-    parts = (each.split(PART) for each in (target, fixed.expand_as(target), price))
-    decoded = [_decode(*each, rate, where) for each in zip(*parts, strict=True)]
+    targets, offsets, prices = (each.split(PART) for each in (target, fixed.expand_as(target), price))
+    decoded = [_decode(t, f, each, rate, where) for t, f, each in zip(targets, offsets, prices, strict=True)]
     return torch.cat([mask for mask, _ in decoded]), torch.cat([sure for _, sure in decoded])
 
 
@@ -168,7 +177,8 @@ def _is_sure(mask: Tensor, target: Tensor, fixed: Tensor, rate: float, where: Su
     """Return which masks give an input in the span and drop about as many coordinates as expected."""
     dropped, expected = (~mask).sum(1), rate * mask.shape[1]
     likely = (dropped - expected).abs() <= FAR * (expected * (1 - rate)) ** 0.5 + 1
-    return likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
+    sure: Tensor = likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
+    return sure
 
 
 def find_atoms(
@@ -210,6 +220,9 @@ def join_atoms(
         if not extended:
             break
         sure = _continues(network, first, second, where, extended).reshape(len(prefixes), len(here))
+        open_, unused = ~sure.any(1), ~sure.any(0)
+        if len(here) == len(prefixes) and int(open_.sum()) == int(unused.sum()) == 1:  # the last two belong together
+            sure |= open_[:, None] & unused
         ended += [prefix for prefix, goes in zip(prefixes, sure.any(1).tolist(), strict=True) if prefix and not goes]
         prefixes = [each for each, ok in zip(extended, sure.flatten().tolist(), strict=True) if ok][:most]
     whole = ended + [each for each in prefixes if each]

@@ -32,6 +32,7 @@ ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-6}
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
 MOVED = 1e-4  # most that a sample moves when all are solved together, relative to its size
 NEAR = 1e-3  # error of a sample, relative to its size, above which it is not certified; two that are nearer are one
+SINGULAR = 1e-13
 LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
 
 
@@ -189,22 +190,36 @@ def _polished(
     left = whole.without(inputs, pulls, None)
     errors = torch.cat([errors, errors.new_full((len(inputs) - len(errors),), torch.inf)])
     explained = (left.left.bias.abs() <= left.error()) & (pulls.abs().amax(0) > 0)
+    # opposite samples cancel in a bias gradient, but not in the weights
+    explained &= left.left.weight.norm(dim=1) <= MOVED * left.size * inputs.norm(dim=1).max().clamp_min(1.0)
     system = (pulls / left.size)[:, explained].mT
-    if len(system) < len(inputs) or int(torch.linalg.matrix_rank(system)) < len(inputs):
+    if len(system) < len(inputs):
         return inputs, errors
     rows = whole.left.weight[explained] / left.size[explained, None]
-    solved: Tensor = torch.linalg.lstsq(system, rows).solution
-    bounds = errors_of(system, ROUNDING[left.left.dtype])
+    inverse, lengths = _inverse(system)
+    solved = inverse @ rows / lengths[:, None]
+    bounds = ROUNDING[left.left.dtype] * inverse.norm(dim=1) / lengths
     near = (solved - inputs).norm(dim=1) <= MOVED * inputs.norm(dim=1).clamp_min(1.0)
     # one that moves far is held by too few units
     return torch.where(near[:, None], solved, inputs), torch.where(near, bounds, errors)
 
 
 def errors_of(system: Tensor, rounding: float) -> Tensor:
-    """Return the error of each unknown of least squares whose right sides have errors `rounding`: its row of the inverse of R of QR."""
-    inverse, singular = torch.linalg.inv_ex(torch.linalg.qr(system, mode="r").R)
-    bounds: Tensor = rounding * inverse.norm(dim=1)
-    return torch.where((singular == 0) & bounds.isfinite(), bounds, torch.inf)
+    """Return the error of each unknown of least squares whose right sides have errors `rounding`: its row of the pseudo-inverse."""
+    inverse, lengths = _inverse(system)
+    errors: Tensor = rounding * inverse.norm(dim=1) / lengths
+    return errors
+
+
+def _inverse(system: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the pseudo-inverse of a system with columns of length 1, and their lengths.
+
+    Singular values are not cut off but kept at `SINGULAR` of the largest: unknowns that the system does not determine get large errors, and
+    others are not affected.
+    """
+    lengths = system.norm(dim=0).clamp_min(TINY**10)
+    left, values, right = torch.linalg.svd(system / lengths, full_matrices=False)
+    return (right.mT / values.clamp_min(SINGULAR * values[0])) @ left.mT, lengths
 
 
 def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False) -> _Candidates:

@@ -41,7 +41,7 @@ from leakscope.attacks.exact.dense_readers import (
 )
 from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
-from leakscope.attacks.exact.sentence_proof import explains, proved_sentences
+from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
@@ -53,6 +53,7 @@ ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
 MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
 CHUNK = 2**22  # numbers of a layer's input at once
+NEAR = 4  # groups of layers behind the first attention that are tried before all others
 MOST_PREFIXES = 512  # kept at a position
 
 
@@ -153,15 +154,21 @@ def span_test(
     candidates = _candidates(network, span, vocabulary, length)
     if not candidates:
         return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes)
-    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources if each.mixes]
-    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
-    if not usable:
+    later = [each for each in sources if each.mixes]
+    best = _later_layer(later[:NEAR], update, rounded, noise)
+    if best is None or best[1] < span.rank:
+        best = _later_layer(later, update, rounded, noise)
+    if best is None:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    best, _ = max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]))
-    check = _span(best, update, rounded, noise)
+    check = _span(best[0], update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
     sentences = grow(network, check, candidates, closest)
     proved: tuple[tuple[int, ...], ...] = ()
+    if closest is None and best[0].causal and len(sentences) > MOST_PROVED:
+        others = [each for each in later if each.causal and each != best[0]]
+        for span in (_span(each, update, rounded, noise) for each in others):
+            if span.rank >= check.rank and span.room >= ROOM:
+                sentences = _cut_outside(network, span, sentences)
     if closest is None:
         sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences, candidates)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
@@ -197,6 +204,15 @@ def _masked_reading(
         break
     end = SpanEnd.MASKED if sentences else SpanEnd.MASKED_TOKENS
     return SpanReading(end, sentences, candidates, *sizes, checked)
+
+
+def _later_layer(
+    sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
+) -> tuple[SharedInput, int] | None:
+    """Return the layers whose span tells sentences apart best, and its rank; None if no span leaves room."""
+    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources]
+    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
+    return max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]), default=None)
 
 
 def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
@@ -253,6 +269,20 @@ def _sentences(
         if not len(prefixes):
             break
     return tuple(ended + [tuple(row) for row in prefixes.tolist()])
+
+
+def _cut_outside(
+    network: TokenNetwork, span: _Span, sentences: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sentences up to the first token whose input lies outside one more layer's span, without those that others begin with."""
+    kept = set()
+    for length in {len(each) for each in sentences}:
+        tokens = torch.tensor([each for each in sentences if len(each) == length])
+        (inputs,) = network.read(tokens, [span.source.layer])
+        number = (span.distance(inputs) <= span.limit).long().cumprod(1).sum(1)
+        kept |= {tuple(row[:n]) for row, n in zip(tokens.tolist(), number.tolist(), strict=True) if n}
+    begun = {each[:n] for each in kept for n in range(1, len(each))}
+    return tuple(sorted(kept - begun))
 
 
 def _whole_sentences(

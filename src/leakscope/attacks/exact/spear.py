@@ -51,7 +51,9 @@ SILENT = {
 }  # zero of a direction on a unit, and length of a unit's row beside the longest
 SPARSE = 0.1  # share of zeros of a direction
 APART = 0.05  # length of a direction outside the span of those chosen
-TRIES = 4  # groups of starts after which a layer without any sparse direction is given up, such as one of tanh
+TRIES = (
+    4  # groups of starts after which a layer is given up if not half of the directions are sparse, such as one of tanh
+)
 POLISH = 4
 POOL = 16  # directions that are kept, in units of the samples
 AGREES = 1e-3  # misfit of a sample with its label
@@ -156,7 +158,7 @@ def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit]) -> _Fit:
 def _directions(
     L: Tensor, zero: float, draws: int, seed: int, out_of_time: Callable[[int], bool] | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return after each group of starts the sparsest independent directions q so far, b x at most b, and others; end if none is sparse."""
+    """Return after each group of starts the sparsest independent directions q so far, b x at most b, and others; end if few are sparse."""
     length = L.norm(dim=1)
     strongest = length.argsort(descending=True)[:ROWS]
     U = L[strongest[length[strongest] > zero * length.max()]]
@@ -164,7 +166,7 @@ def _directions(
     generator = torch.Generator().manual_seed(seed)
     pool = basis = U.new_zeros(0, L.shape[1])
     for number in range(-(-draws // STARTS)):
-        if (number >= TRIES and not len(pool)) or (out_of_time is not None and out_of_time(number)):
+        if (number >= TRIES and 2 * len(basis) < L.shape[1]) or (out_of_time is not None and out_of_time(number)):
             return
         chosen = torch.randint(len(U), (STARTS,), generator=generator).to(U.device)
         starts = _null_vectors(U, generator) if number % 2 else U[chosen]

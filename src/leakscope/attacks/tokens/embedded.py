@@ -22,18 +22,22 @@ from leakscope.core.types import Knowledge, Observation, Round, Shares
 
 
 class GivenEmbeddings(nn.Module):
-    """An embedding that returns what `take`, a hook before the network, was given in place of token numbers."""
+    """An embedding that returns what `take`, a hook before the network, was given in place of token numbers.
 
-    def __init__(self, weight: nn.Parameter) -> None:
+    The network sees `token` in every place, which must not be its padding.
+    """
+
+    def __init__(self, weight: nn.Parameter, token: int = 0) -> None:
         super().__init__()
         self.weight = weight  # a tied head reads it
+        self.token = token
         self.embeddings: Tensor | None = None
 
     def take(self, network: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Keep the embeddings (N x L x d) and return token numbers of their shape."""
         del network
         self.embeddings = args[0]
-        return (torch.zeros(args[0].shape[:2], dtype=torch.int64, device=args[0].device),)
+        return (torch.full(args[0].shape[:2], self.token, device=args[0].device),)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings."""
@@ -92,9 +96,9 @@ def over_embeddings(model: Model, lookup: Lookup) -> Model:
     weight = module.get_submodule(lookup.layer).weight
     if not isinstance(weight, nn.Parameter):
         raise InputError(f"{lookup.layer} of {model.name} has no table of weights")
-    given = GivenEmbeddings(weight)
+    given = GivenEmbeddings(weight, token=int(getattr(module, "padding", None) == 0))
     module.set_submodule(lookup.layer, given)
-    module.register_forward_pre_hook(given.take)
+    module.register_forward_pre_hook(given.take, prepend=True)  # before hooks that read tokens in floating numbers
     table = {**model.parameters, **model.buffers}[lookup.weight]
     return replace(
         model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.span_test import SpanEnd
-from leakscope.auditing.attack_runs import INTERRUPTED, LabelReading, read_labels
+from leakscope.auditing.attack_runs import INTERRUPTED, LabelReading, check_updates, read_labels
 from leakscope.auditing.criterion import compare
 from leakscope.auditing.limits import Budget, whole_number
 from leakscope.auditing.result import Audit
@@ -18,8 +19,9 @@ from leakscope.auditing.target import Target, UntestedError, make_client, plain_
 from leakscope.auditing.tokens.dishonest import play_on_tokens
 from leakscope.auditing.tokens.network import TokenTable, find_table, from_numbers, read_update
 from leakscope.auditing.tokens.remedies import TextRemedy, left_to_read, try_remedies
-from leakscope.auditing.tokens.verdict import NOT_RUN, SEARCH, grade_text
-from leakscope.auditing.verdict import LEAKING, Grade, Measures
+from leakscope.auditing.tokens.search import Searched, search_tokens
+from leakscope.auditing.tokens.verdict import SEARCH, grade_text
+from leakscope.auditing.verdict import HALF, LEAKING, Grade, Measures
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -31,7 +33,7 @@ from leakscope.models import from_module, is_transformer
 from leakscope.models import token_model as as_token_module
 from leakscope.play import Exposure, expose, shared_weights
 from leakscope.play.text_baselines import LEAST_PUBLIC
-from leakscope.play.text_leak import Reading, TextLeak, score_readings
+from leakscope.play.text_leak import SPAN_TEST, Reading, TextLeak, score_readings
 
 NO_ORDER = Untested(
     "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
@@ -54,23 +56,23 @@ def audit_tokens(
 ) -> Audit:  # fmt: skip
     """Return the audit of a token network on its sample of sentences, on the CPU; a `dishonest` server also manipulates it."""
 
-    def played(target: Target) -> tuple[Audit, TokenTable]:
+    def played(target: Target, searching: Reporter | None) -> tuple[Audit, TokenTable]:
         notes: list[str] = []
         module, table, inputs = token_module(target, notes)
         exposure, public = _expose(target, module, inputs, clients, seed, notes)
         readings = read_clients(exposure, module, table, budget, report)
-        audit = score_clients(target, table, exposure, readings, public, budget)
+        audit = score_clients(target, table, exposure, readings, public, budget, searching)
         server = play_on_tokens(exposure, public) if dishonest and target is asked else None
-        return replace(audit, minutes=minutes, seed=seed, notes=tuple(notes), dishonest=server), table
+        return replace(audit, minutes=minutes, seed=seed, notes=(*notes, *audit.notes), dishonest=server), table
 
     def read(changed: Target) -> tuple[TextLeak, Grade]:
-        audit, _ = played(changed)
+        audit, _ = played(changed, None)
         if audit.text is None or audit.interrupted:
             raise KeyboardInterrupt
         return audit.text, audit.grade
 
     asked = target
-    audit, table = played(target)
+    audit, table = played(target, report)
     if not remedies or audit.interrupted or audit.grade not in LEAKING or audit.exposure is None:
         return audit
     tried = list[TextRemedy]()
@@ -123,7 +125,9 @@ def _expose(
     targets = None if compared.targets is None else compared.targets[chosen]
     batch = Batch(numbers[chosen], compared.labels[chosen], torch.ones(chosen.shape, dtype=torch.bool), targets)
     seeds = [seed * 100_000 + t for t in range(trials)]
-    return expose(model, client, shared_weights(model, trials), batch, seeds), inputs[order[trials * behind :]]
+    exposure = expose(model, client, shared_weights(model, trials), batch, seeds)
+    check_updates(exposure)
+    return exposure, inputs[order[trials * behind :]]
 
 
 def score_clients(
@@ -133,23 +137,21 @@ def score_clients(
     done: ClientReadings,
     public: Tensor,
     budget: Budget,
+    searching: Reporter | None,
 ) -> Audit:
-    """Return the audit of clients whose sentences are known; `public` are sentences that no client holds."""
+    """Return the audit of clients whose sentences are known; `public` are sentences that no client holds.
+
+    With `searching`, TAG and LAMP run where the exact attacks recovered less than half. The attack that recovered most gives the grade.
+    """
     readings, interrupted = done
     unread = f"{len(readings)} of {exposure.trials} clients were read"
-    unfinished = (
-        SEARCH,
-        *([unread] if len(readings) < exposure.trials else []),
-        *([INTERRUPTED] if interrupted else []),
-    )
     audit = Audit(
         name=type(target.model).__name__,
         grade=Grade.INCONCLUSIVE,
         minutes=0.0,
         seconds=budget.used,
         seed=0,
-        untested=(NOT_RUN,),
-        unfinished=unfinished,
+        unfinished=(SEARCH, unread, *([INTERRUPTED] if interrupted else [])),
         interrupted=interrupted,
         exposure=exposure,
     )
@@ -158,11 +160,29 @@ def score_clients(
     truth = exposure.batch.inputs.long()
     sample = torch.cat([public, truth.flatten(0, 1)])
     seen, seed = truth[: len(readings)], exposure.seeds[0]
-    leak = score_readings(seen, readings, sample, public, words=target.words, seed=seed, padding=table.padding)
+
+    def score(attack: str, several: Sequence[Reading]) -> TextLeak:
+        return score_readings(
+            seen, several, sample, public, words=target.words, seed=seed, padding=table.padding, attack=attack
+        )
+
+    def score_search(attack: str, tokens: Tensor) -> TextLeak:
+        return score(attack, with_sentences(readings, tokens))
+
+    leak, searched = score(SPAN_TEST, readings), Searched(unfinished=(SEARCH,))
+    if leak.sentences.value < HALF and searching is not None and not interrupted:
+        searched = search_tokens(exposure, budget, searching, score_search)
+        interrupted = searched.interrupted
+        leak = max((leak, *searched.leaks), key=lambda each: (each.sentences.value, each.rouge1.value))
     labels = Untested("label recovery", INTERRUPTED) if interrupted else _labels(exposure, budget)
     read = labels if isinstance(labels, LabelReading) else None
+    unfinished = (
+        *searched.unfinished,
+        *([unread] if len(readings) < exposure.trials else []),
+        *([INTERRUPTED] if interrupted else []),
+    )
     untested = (
-        NOT_RUN,
+        *searched.untested,
         *([NO_ORDER] if SpanEnd.NO_LAYER in leak.ends else []),
         *([] if isinstance(labels, LabelReading) else [labels]),
         *([NO_PUBLIC] if len(public) < LEAST_PUBLIC else []),
@@ -174,8 +194,19 @@ def score_clients(
         labels=read,
         seconds=budget.used,
         untested=untested,
+        unfinished=unfinished,
+        interrupted=interrupted,
+        notes=searched.lines,
         text=leak,
     )
+
+
+def with_sentences(readings: Sequence[Reading], tokens: Tensor) -> list[Reading]:
+    """Return the readings with the sentences of a search (T x N x L) in place of those read."""
+    return [
+        (replace(reading, sentences=tuple(map(tuple, each)), proved=()), bag)
+        for each, (reading, bag) in zip(tokens.tolist(), readings, strict=False)
+    ]
 
 
 def read_clients(

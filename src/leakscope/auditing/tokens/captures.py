@@ -64,7 +64,7 @@ def audit_token_captures(
     first = exposure.select(torch.tensor([owners.index(owner) for owner in range(max(owners) + 1)]))
     scored = gathered.scored
     audit = (
-        score_clients(target, table, first, ClientReadings(pooled, interrupted), inputs, budget)
+        score_clients(target, table, first, ClientReadings(pooled, interrupted), inputs, budget, report)
         if scored
         else _unscored(pooled, target.words, budget, interrupted=interrupted)
     )

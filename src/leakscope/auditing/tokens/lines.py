@@ -7,6 +7,7 @@ from torch import nn
 from leakscope.attacks.exact.span_test import ROOM
 from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
 
+SOLVED = 0.2  # dropout whose masks are solved for while the tokens fill half of the width (benchmarks/text.py)
 PAGE = "explanation/text.md#span-test"
 
 
@@ -24,7 +25,8 @@ def tokens_line(facts: Facts) -> Line:
     words, severity = f"{tokens} tokens in an update against {width} dimensions", Severity.NEUTRAL
     local = facts.client.local
     if dropped:
-        words += f"; dropout of {max(dropped):g} hides their span, not the embedding's rows"
+        words += f"; dropout of {max(dropped):g} hides their span until its masks are solved for"
+        severity = Severity.EXACT if 2 * (tokens + ROOM) <= width and max(dropped) <= SOLVED else severity
     elif local is not None and local.optimiser != "sgd":
         words += "; Adam's steps leave their span"
     elif tokens + ROOM > width:
