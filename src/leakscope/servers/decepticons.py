@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import TINY, Tree, take
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds, Shares, direction
 from leakscope.models import TextTransformer
+from leakscope.models.transformer_text import TextBlock
 
 CODE = 8  # coordinates of a sentence's code; the next one marks the first token
 MARK = 3.0  # times the deviation of an embedding
@@ -149,7 +150,7 @@ def _find(name: str, model: Model) -> Gpt:
     prefix, network = next(((n, m) for n, m in layers if isinstance(m, TextTransformer)), ("", None))
     if network is None:
         raise InputError(f"{name} changes leakscope's small transformers (gpt, bert); {model.name!r} is none")
-    first, lack = network.blocks[0], ""
+    first, lack = cast(TextBlock, network.blocks[0]), ""
     if not first.pre_norm or network.kind != "learned":
         lack = "norms before attention and learned positions"
     elif len(network.blocks) < 2:
@@ -173,7 +174,7 @@ def _codes(weights: Tree, gpt: Gpt, deviation: Tensor, key: Tensor) -> Tree:
     names = {layer: gpt.name(0, layer) for layer in ("query.weight", "query.bias", "key.weight", "key.bias")}
     attention = {name: torch.zeros_like(weights[name]) for name in names.values()}
     width = len(weights[names["query.bias"]])
-    each = width // gpt.network.blocks[0].heads
+    each = width // cast(TextBlock, gpt.network.blocks[0]).heads
     score = (CERTAIN / (2 * MARK) * each**0.5) ** 0.5
     attention[names["query.bias"]][::each] = score
     attention[names["key.weight"]][::each, CODE] = score
