@@ -34,11 +34,13 @@ from leakscope.data import load
 from leakscope.metrics.interval import wilson
 from leakscope.models import from_module
 from leakscope.models.catalogue import MODELS
+from leakscope.models.token_model import TokensFromNumbers
 from leakscope.models.transformer_text import bert, gpt
 from leakscope.play.exposure import shared_weights
 from leakscope.scanning.findings import Test
 from leakscope.scanning.reference import BATCHES, FILE, key_of, load_reference, summarise_honest
 from leakscope.scanning.scan import Scan, scan
+from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import BIAS, FIRST, KERNELS, SECOND, Imprint, random_direction
 from leakscope.servers.loki import Loki
@@ -285,6 +287,7 @@ TRAPS: dict[str, tuple[Manipulation, tuple[str, ...]]] = {
     "soliton biases, uniform inputs": (SolitonBiases(from_data=False), MLPS),
     "fishing by class": (Fishing(target=3), CONVOLUTIONAL),
     "fishing by feature": (Fishing(target=3, feature=0), CONVOLUTIONAL),
+    "Decepticons": (Decepticons(), ("gpt",)),
 }
 
 
@@ -294,14 +297,17 @@ def trapped(kind: str, name: str, seed: int) -> Honest:
     torch.manual_seed(100 + seed)
     honest, (x, y) = make().eval(), source(0, 512, "train")
     honest = train(honest, x, y, 3, seed, 0.05) if seed % 2 else honest
-    model = from_module(honest, input_shape=tuple(x.shape[1:]), example=x[:2])
-    public = source(0, 256, "test")[0]
+    network = honest if x.is_floating_point() else TokensFromNumbers(honest)
+    model = from_module(network, input_shape=tuple(x.shape[1:]), example=x[:2].float())
+    public = source(0, 256, "test")[0].float()
     sent = take(dishonest_weights(manipulation, model, shared_weights(model, 1), public, [seed])[1], 0)
     if FIRST in sent:
         sparse = isinstance(manipulation, Imprint) and manipulation.sparse
         return Honest(kind, Sent(honest, sent, Imprint().shrink if sparse else torch.inf), x[:64], y[:64])
     net = copy.deepcopy(honest)
-    net.load_state_dict({**honest.state_dict(), **sent})
+    net.load_state_dict(
+        {**honest.state_dict(), **{name.removeprefix("network."): value for name, value in sent.items()}}
+    )
     return Honest(kind, net, x[:64], y[:64], honest.state_dict())
 
 

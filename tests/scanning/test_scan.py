@@ -20,14 +20,16 @@ from leakscope import Scan, Target, scan
 from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.core.tree import take
-from leakscope.models import from_module
+from leakscope.models import from_module, gpt
 from leakscope.models.low_rank import adapt
+from leakscope.models.token_model import TokensFromNumbers
 from leakscope.play import shared_weights
 from leakscope.scanning.dense_rows import mirrored_rows
-from leakscope.scanning.findings import ABOUT, Test, Verdict
+from leakscope.scanning.findings import ABOUT, Reading, Test, Verdict
 from leakscope.scanning.own_batch import read_batch, relative_loss
-from leakscope.scanning.reference import BATCHES, key_of, limit_of, load_reference
+from leakscope.scanning.reference import BATCHES, MOST, judge_reading, key_of, limit_of, load_reference
 from leakscope.servers.catalogue import MANIPULATIONS
+from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import BIAS, FIRST, Imprint
 from leakscope.servers.loki import Loki
@@ -100,10 +102,26 @@ WEIGHTS_ALONE = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name != "soliton_biases"])
+@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name not in ("soliton_biases", "decepticons")])
 def test_the_weights_of_every_manipulation_but_soliton_biases_are_suspect(name: str) -> None:
     manipulation, test = WEIGHTS_ALONE[name]
     assert test in suspects(scan(manipulated(manipulation)))
+
+
+def test_a_transformer_that_imprints_tokens_is_suspect_and_the_honest_one_is_not() -> None:
+    torch.manual_seed(0)
+    net, x = gpt(vocabulary=50, positions=8, width=32, depth=2, classes=3), torch.randint(50, (40, 8))
+    model = from_module(TokensFromNumbers(net), input_shape=(8,), example=x[:2].float())
+    sent = take(dishonest_weights(Decepticons(), model, shared_weights(model, 1), x.float(), [0])[1], 0)
+    assert not scan(net).suspected
+    net.load_state_dict({name.removeprefix("network."): value for name, value in sent.items()})
+    assert {Test.EQUAL_ROWS, Test.LARGEST} <= suspects(scan(net))
+
+
+def test_a_value_that_honest_models_reach_whatever_it_is_is_shown() -> None:
+    line = judge_reading(Test.D_SNR, Reading(math.inf), 16)
+    assert load_reference()[key_of(Test.D_SNR, 16)].most == MOST
+    assert line.verdict is Verdict.SHOWN
 
 
 def test_soliton_biases_are_suspect_by_what_they_read_back() -> None:
@@ -209,7 +227,7 @@ def test_adapters_that_start_at_zero_are_not_dead() -> None:
 def test_token_networks_are_scanned() -> None:
     inputs = torch.randint(20, (16, 6), generator=torch.Generator().manual_seed(0))
     result = scan(Target(model=traps.attending(), inputs=inputs, labels=torch.arange(16) % 3))
-    assert result[Test.D_SNR].verdict is Verdict.USUAL
+    assert result[Test.LOSS].verdict is Verdict.USUAL
     assert result[Test.PEELING].verdict is Verdict.ABSENT
 
 
@@ -239,7 +257,7 @@ def test_what_does_not_fit_is_one_line() -> None:
 def test_infinite_gradients_are_suspect_and_a_frozen_model_has_none() -> None:
     net = traps.dense()
     net[3].weight.data *= 1e38
-    assert scanned(net, 16)[Test.D_SNR].verdict is Verdict.SUSPECT
+    assert scanned(net)[Test.D_SNR].verdict is Verdict.SUSPECT
     frozen = scanned(traps.dense().requires_grad_(False), 16)
     assert frozen[Test.D_SNR].verdict is Verdict.ABSENT
 

@@ -50,12 +50,14 @@ def key_of(test: Test, batch: int | None = None) -> str:
 
 
 def judge_reading(test: Test, reading: Reading, batch: int | None = None) -> ScanLine:
-    """Return the line of a reading: suspect above the limit of honest models."""
+    """Return the line of a reading: suspect above the limit of honest models, shown where those have any value."""
     if reading.value is None:
         return ScanLine(test, Verdict.ABSENT)
     value = MOST if math.isnan(reading.value) else min(reading.value, MOST)
     honest = load_reference().get(key_of(test, batch))
     if honest is None:
         return ScanLine(test, Verdict.SHOWN, value, reading.where, note="no honest models were measured")
+    if honest.limit > MOST:
+        return ScanLine(test, Verdict.SHOWN, value, reading.where, honest, note="honest models have any value")
     verdict = Verdict.SUSPECT if value > honest.limit else Verdict.USUAL
     return ScanLine(test, verdict, value, reading.where, honest)
