@@ -30,7 +30,16 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened
-from leakscope.attacks.distances import FLOORED, PER_TENSOR, SCALED, angle, angle_per_tensor, disagreement, power_of
+from leakscope.attacks.distances import (
+    FLOORED,
+    PER_TENSOR,
+    SCALED,
+    Distance,
+    angle,
+    angle_per_tensor,
+    disagreement,
+    power_of,
+)
 from leakscope.attacks.known_policy import learn_policy
 from leakscope.attacks.objectives import (
     DEFENCE_FACTS,
@@ -114,7 +123,8 @@ def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bo
     compared one by one. Rounding steps have a scale: the simulated update is then clipped and counts as one of length 10.
     """
     power, alone = power_of(match.distance), not attack.priors
-    distance, gain, scaled = match.distance, match.gain, LENGTH**power
+    gain, scaled = match.gain, LENGTH**power
+    distance: Distance = match.distance
     if knowledge.mask is not None and alone:
         gain = gain * scaled
     signs = _signs(knowledge)

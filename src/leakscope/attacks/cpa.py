@@ -154,7 +154,7 @@ class Cocktail:
                     return _unit(best), least, reference - float(least) < GAIN
                 reference = float(least)
             adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             adam.step()
         return _unit(best), least, False
 

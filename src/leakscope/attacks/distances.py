@@ -90,7 +90,10 @@ DISTANCES: dict[str, Distance] = {
 FLOORED = (squared_l2, l2)
 SCALED = (squared_l2, l2, l2_per_tensor, l1)  # those that depend on the scale of an update
 
-PER_TENSOR: dict[Distance, Distance] = {cosine: cosine_per_tensor, angle: angle_per_tensor}  # directions, and the same for each tensor
+PER_TENSOR: dict[Distance, Distance] = {
+    cosine: cosine_per_tensor,
+    angle: angle_per_tensor,
+}  # directions, and the same for each tensor
 
 
 def power_of(distance: Distance) -> int:

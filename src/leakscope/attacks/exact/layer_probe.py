@@ -180,7 +180,8 @@ class _Network:
         """Return how far inputs are from valid ones, as the root of a mean square; for features relative to their own."""
         if is_behind(self.model, self.layer):
             below: Tensor = rows.clamp_max(0).norm(dim=1) if self.layer.nonnegative else rows.new_zeros(len(rows))
-            return below / rows.norm(dim=1).clamp_min(TINY**10)
+            share: Tensor = below / rows.norm(dim=1).clamp_min(TINY**10)
+            return share
         shape = tuple(self.knowledge.input_shape)
         shown: Tensor = self.knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(1)
         return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()

@@ -139,7 +139,7 @@ def decode_masks(
     """
     price = torch.ones_like(target) if price is None else price
     parts = (each.split(PART) for each in (target, fixed.expand_as(target), price))
-    decoded = [_decode(*each, rate, where) for each in zip(*parts, strict=True)]
+    decoded = [_decode(part, kept, cost, rate, where) for part, kept, cost in zip(*parts, strict=True)]
     return torch.cat([mask for mask, _ in decoded]), torch.cat([sure for _, sure in decoded])
 
 
@@ -171,8 +171,9 @@ def _decode(target: Tensor, fixed: Tensor, price: Tensor, rate: float, where: Su
 def _is_sure(mask: Tensor, target: Tensor, fixed: Tensor, rate: float, where: Subspace) -> Tensor:
     """Return which masks give an input in the span and drop about as many coordinates as expected."""
     dropped, expected = (~mask).sum(1), rate * mask.shape[1]
-    likely = (dropped - expected).abs() <= FAR * (expected * (1 - rate)) ** 0.5 + 1
-    return likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
+    likely: Tensor = (dropped - expected).abs() <= FAR * (expected * (1 - rate)) ** 0.5 + 1
+    sure: Tensor = likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
+    return sure
 
 
 def find_atoms(

@@ -133,7 +133,8 @@ def _basis(inputs: Sequence[Tensor], width: int) -> Tensor:
         return torch.zeros(width, 0, dtype=torch.float64)
     stacked = torch.cat(list(inputs))
     _, sizes, directions = torch.linalg.svd(stacked / stacked.norm(dim=1, keepdim=True), full_matrices=False)
-    return directions[sizes > DEPENDENT * sizes[0]].mT
+    basis: Tensor = directions[sizes > DEPENDENT * sizes[0]].mT
+    return basis
 
 
 def _unexplained(rows: Tensor, inputs: Sequence[Tensor]) -> float:

@@ -180,4 +180,4 @@ def _embedding_attack(
     )
 
 
-TOKEN_ATTACKS: dict[str, Callable[[], TokenMatching]] = {"tag": tag, "lamp": lamp}  # of networks over token numbers
+TOKEN_ATTACKS: dict[str, Callable[..., TokenMatching]] = {"tag": tag, "lamp": lamp}  # of networks over token numbers
