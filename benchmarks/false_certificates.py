@@ -4,11 +4,11 @@
 
 Updates are of a digits network with 80 hidden units and batches of 2 to 8; float32 and float64 tolerances, a known and a fitted factor.
 
-- mixture, noisy, foreign: random mixtures with half of the gradients zero; the gradient of a batch with noise; the gradient of a batch under
-  other weights. No batch caused them: every certificate is false.
-- saturated, steps, clipped: a batch under weights from N(0, 1); three local steps; every example
-  with a factor of its own, as clipped ones. A certificate is false if it is
-  farther than 1e-3 (root mean square) from every sample of the batch, or has another label than the nearest.
+- mixture, noisy, foreign: random mixtures with half of the gradients zero; the gradient of a batch with noise; that of a batch under other
+  weights. No batch caused them: every certificate is false.
+- saturated, steps, clipped: a batch under weights from N(0, 1); three local steps; every example with a factor of its own, as clipped ones.
+  A certificate is false if it is farther than 1e-3 (root mean square) from every sample of the batch, or has another label than the
+  nearest.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 Every row is a data set, a network and a batch size; each batch has weights and test samples of its own. Recall is the share of samples
 that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of certified ones with the right
 label, the next column the number of certified samples that are farther from any. Seconds are of one batch on one thread, the gradient
-given. Rows named `epochs` are weights after local epochs: nothing is certified there, `division` stays. Intervals: Student's t over batches.
+given. Rows named `epochs` are weights after local epochs: nothing is certified there, `division` stays.
+Intervals: Student's t over batches.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="*", default=list(ROWS))
     parser.add_argument("--batches", type=int, default=3)
-    parser.add_argument("--draws", type=int, default=2**10, help="starts of SPEAR on what division leaves; 0: without it")
+    parser.add_argument(
+        "--draws", type=int, default=2**10, help="starts of SPEAR on what division leaves; 0: without it"
+    )
     parser.add_argument("--float64", action="store_true", help="the client computes in float64")
     asked = parser.parse_args()
     torch.set_num_threads(1)

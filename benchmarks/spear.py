@@ -2,9 +2,9 @@
 
     LEAKSCOPE_DATA=... python benchmarks/spear.py [--batches 10] [--sizes 4 8 12 16 20 24] [--hidden 200 200 200 200 200 200] [--float32]
 
-Fashion-MNIST, standardised, a ReLU network of PyTorch's first weights; each batch has weights and test samples of its own. `whole` is the share
-of batches of which every sample is certified, `false` the number of certified samples farther than 1e-3 (root mean square) from every true
-one. Seconds are of one batch on one thread, the gradient given: median and largest. Intervals: Wilson's.
+Fashion-MNIST, standardised, a ReLU network of PyTorch's first weights; each batch has weights and test samples of its own. `whole` is the
+share of batches of which every sample is certified, `false` the number of certified samples farther than 1e-3 (root mean square) from every
+true one. Seconds are of one batch on one thread, the gradient given: median and largest. Intervals: Wilson's.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def main() -> None:
         whole = sum(recall == 1 for recall in recalls)
         low, high = wilson(whole / len(recalls), len(recalls))
         print(
-            f"| {size} | {len(recalls)} | {whole / len(recalls):.2f} | {low:.2f} to {high:.2f} | {statistics.fmean(recalls):.3f} | {false} | "
+            f"| {size} | {len(recalls)} | {whole / len(recalls):.2f} | {low:.2f} to {high:.2f} | "
+            f"{statistics.fmean(recalls):.3f} | {false} | "
             f"{statistics.median(seconds):.1f}, {max(seconds):.1f} |",
             flush=True,
         )

@@ -2,8 +2,8 @@
 
     LEAKSCOPE_DATA=... python benchmarks/unsure_labels.py [--trials 8] [--samples 8] [--iterations 500] [--epochs 3]
 
-LeNet (CPL's) on the bundled digits, trained with Adam on the other part. Means over clients: the share of labels right (overlap of counts), of the rule
-and of the attack's result, and PSNR of the images; +- is half a 95 % interval (Student's t).
+LeNet (CPL's) on the bundled digits, trained with Adam on the other part. Means over clients: the share of labels right (overlap of counts),
+of the rule and of the attack's result, and PSNR of the images; +- is half a 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def main() -> None:
     seen = Client().observe(model, held, batch, seeds)
     knowledge = attacker_knowledge(model, Client(), batch)
     read = read_batch(model, seen, knowledge, random.key(seeds))
-    print(
-        f"accuracy {accuracy:.2f}; rule: labels {show(label_overlap(batch.labels, read.labels))}, sure {float(read.sure.double().mean()):.2f}"
-    )
+    right, sure = label_overlap(batch.labels, read.labels), float(read.sure.double().mean())
+    print(f"accuracy {accuracy:.2f}; rule: labels {show(right)}, sure {sure:.2f}")
     known = attacker_knowledge(model, Client(), batch, labels=True)
     print("| labels | labels right | PSNR in dB | mismatch |\n|---|---|---|---|")
     for labels, given in (("auto", knowledge), (JOINT, knowledge), ("known", known)):

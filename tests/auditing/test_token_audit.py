@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -63,7 +64,6 @@ def audited(
     words: Sequence[str] | None = None,
     defences: Sequence[Defence] = (),
     remedies: bool = False,
-    minutes: float = 0.01,
 ) -> Audit:
     x = sample() if inputs is None else inputs
     return leakscope.audit(
@@ -77,9 +77,14 @@ def audited(
         words=words,
         defences=defences,
         remedies=remedies,
-        minutes=minutes,
         progress=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def no_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out TAG and LAMP as where no time is left, which takes a minute else."""
+    monkeypatch.setattr(search, "LEAST_SECONDS", math.inf)
 
 
 def test_an_update_without_anything_of_the_sentences_is_untested() -> None:
@@ -177,9 +182,10 @@ def test_with_much_dropout_the_bag_of_words_is_left_and_no_good_grade_is_given()
 
 def test_tag_and_lamp_run_where_the_exact_attacks_left_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "ENOUGH_SHARE", 2 / 2400)
+    monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(search, "fitting_iterations", lambda *_: 2)
     monkeypatch.setattr(search, "TOKEN_ATTACKS", {"tag": tag, "lamp": partial(lamp, tries=1, starts=1)})
-    made = audited(frozen(), inputs=sample()[:, :3], examples=6, minutes=5)
+    made = audited(frozen(), inputs=sample()[:, :3], examples=6)
     assert made.text is not None
     lines = [line for line in made.notes if "iterations" in line]
     assert [line.partition(",")[0] for line in lines] == ["tag", "lamp"]

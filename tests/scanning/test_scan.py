@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_one_line() -> None:
 def test_infinite_gradients_are_suspect_and_a_frozen_model_has_none() -> None:
     net = traps.dense()
     net[3].weight.data *= 1e38
-    assert scanned(net, 16)[Test.D_SNR].verdict is Verdict.SUSPECT
+    assert scanned(net)[Test.D_SNR].verdict is Verdict.SUSPECT
     frozen = scanned(traps.dense().requires_grad_(False), 16)
     assert frozen[Test.D_SNR].verdict is Verdict.ABSENT
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 HONEST = "An honest but curious server: it runs the protocol as agreed and tries to read the client's data from what it receives."
+DISHONEST = "A dishonest server: it chooses the weights that it sends, and reads the client's data from the update."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

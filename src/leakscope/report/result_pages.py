@@ -6,18 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from leakscope.auditing.result import Audit
+from leakscope.core.threat_models import in_letters, threat_model_of
 from leakscope.play import Demonstration
 from leakscope.play.dishonest import ManipulationResult
 from leakscope.report.attack_page import page_of
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.frontier_page import page_of_frontier
 from leakscope.report.page import fragment, render, write_page
-from leakscope.report.page_data import Page
+from leakscope.report.page_data import DISHONEST, Page
 from leakscope.report.serving import page_of_directory
 from leakscope.store import Run
 from leakscope.studies.frontier import Frontier
 
-DISHONEST = "A dishonest server: it chooses the weights that it sends, and reads the client's data from the update."
 UNMANIPULATED = (
     "Only this manipulation was tested, on this sample. A client that scans the model before it trains may notice it. An example "
     "that did not come back is not thereby safe."
@@ -50,7 +50,10 @@ def page_of_manipulation(result: ManipulationResult) -> Page:
         limits=UNMANIPULATED,
         command="leakscope.manipulate(model, batch, manipulation, public, public_labels)",
     )
-    return replace(page, threat=replace(page.threat, server=DISHONEST))
+    letters = in_letters(
+        {threat_model_of(local=result.exposure.knowledge.local is not None, public=True, manipulates=True)}
+    )
+    return replace(page, threat=replace(page.threat, server=DISHONEST, words=f"{page.threat.words} {letters}"))
 
 
 def write_result(result: object, path: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from leakscope.core.record import UNKNOWN_DEFENCES, Cell, nobody_knows
 from leakscope.core.threat_models import ThreatModel, in_letters, threat_model_of
 from leakscope.report.cells import all_unknown, axis_value_text, chooses_weights, knows_head, simulates_if_informed
-from leakscope.report.page_data import Threat
+from leakscope.report.page_data import DISHONEST, HONEST, Threat
 
 KNOWLEDGE, DEFENCE = "knowledge", "defence"
 ALWAYS_KNOWN = (
@@ -59,7 +59,22 @@ def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
     for fact, states in _facts(attacked).items():
         (mixed if len(states) > 1 else known if True in states else hidden).append(_counted(fact, states))
     words = " ".join(filter(None, (words, in_letters({_threat_model(cell) for cell in attacked}))))
-    return Threat(words=words, setting=_setting(attacked), known=tuple(known), hidden=tuple(hidden), mixed=tuple(mixed))
+    active = {chooses_weights(cell) for cell in attacked}
+    server = (
+        DISHONEST
+        if active == {True}
+        else f"{HONEST} In some settings: a dishonest server."
+        if True in active
+        else HONEST
+    )
+    return Threat(
+        words=words,
+        server=server,
+        setting=_setting(attacked),
+        known=tuple(known),
+        hidden=tuple(hidden),
+        mixed=tuple(mixed),
+    )
 
 
 def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,14 @@ class Gpt(NamedTuple):
 
     prefix: str
     network: TextTransformer
+
+    @property
+    def first(self) -> TextBlock:
+        """Return the first block."""
+        block = self.network.blocks[0]
+        if not isinstance(block, TextBlock):
+            raise TypeError("a transformer of other blocks")
+        return block
 
     @property
     def traps(self) -> int:
@@ -150,14 +158,14 @@ def _find(name: str, model: Model) -> Gpt:
     prefix, network = next(((n, m) for n, m in layers if isinstance(m, TextTransformer)), ("", None))
     if network is None:
         raise InputError(f"{name} changes leakscope's small transformers (gpt, bert); {model.name!r} is none")
-    first, lack = cast(TextBlock, network.blocks[0]), ""
+    dotted, lack = f"{prefix}." if prefix else "", ""
+    first = Gpt(dotted, network).first
     if not first.pre_norm or network.kind != "learned":
         lack = "norms before attention and learned positions"
     elif len(network.blocks) < 2:
         lack = "at least two blocks"
     elif first.query.out_features < 4 * CODE:
         lack = f"a width of at least {4 * CODE}"
-    dotted = f"{prefix}." if prefix else ""
     missing = [each for each, _ in network.named_parameters() if f"{dotted}{each}" not in model.parameters]
     if lack or missing:
         raise InputError(f"{name} needs {lack or f'all weights, and {missing[0]} is frozen'}; {model.name!r} has not")
@@ -174,7 +182,7 @@ def _codes(weights: Tree, gpt: Gpt, deviation: Tensor, key: Tensor) -> Tree:
     names = {layer: gpt.name(0, layer) for layer in ("query.weight", "query.bias", "key.weight", "key.bias")}
     attention = {name: torch.zeros_like(weights[name]) for name in names.values()}
     width = len(weights[names["query.bias"]])
-    each = width // cast(TextBlock, gpt.network.blocks[0]).heads
+    each = width // gpt.first.heads
     score = (CERTAIN / (2 * MARK) * each**0.5) ** 0.5
     attention[names["query.bias"]][::each] = score
     attention[names["key.weight"]][::each, CODE] = score

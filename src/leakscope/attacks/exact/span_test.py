@@ -41,7 +41,7 @@ from leakscope.attacks.exact.dense_readers import (
 )
 from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
-from leakscope.attacks.exact.sentence_proof import explains, proved_sentences
+from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
@@ -164,6 +164,11 @@ def span_test(
     grow = _sentences if check.source.causal else _whole_sentences
     sentences = grow(network, check, candidates, closest)
     proved: tuple[tuple[int, ...], ...] = ()
+    if closest is None and best[0].causal and len(sentences) > MOST_PROVED:
+        others = [each for each in later if each.causal and each != best[0]]
+        for span in (_span(each, update, rounded, noise) for each in others):
+            if span.rank >= check.rank and span.room >= ROOM:
+                sentences = _cut_outside(network, span, sentences)
     if closest is None:
         sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences, candidates)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
@@ -264,6 +269,20 @@ def _sentences(
         if not len(prefixes):
             break
     return tuple(ended + [tuple(row) for row in prefixes.tolist()])
+
+
+def _cut_outside(
+    network: TokenNetwork, span: _Span, sentences: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sentences up to the first token whose input lies outside one more layer's span, without those that others begin with."""
+    kept = set()
+    for length in {len(each) for each in sentences}:
+        tokens = torch.tensor([each for each in sentences if len(each) == length])
+        (inputs,) = network.read(tokens, [span.source.layer])
+        number = (span.distance(inputs) <= span.limit).long().cumprod(1).sum(1)
+        kept |= {tuple(row[:n]) for row, n in zip(tokens.tolist(), number.tolist(), strict=True) if n}
+    begun = {each[:n] for each in kept for n in range(1, len(each))}
+    return tuple(sorted(kept - begun))
 
 
 def _whole_sentences(

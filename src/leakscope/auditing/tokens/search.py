@@ -41,7 +41,8 @@ def search_tokens(
 ) -> Searched:
     """Return what TAG and LAMP recover of all clients in the time left; `score` judges sentences (T x N x L) of an attack."""
     leaks, lines, untested, unfinished = list[TextLeak](), list[str](), list[Untested](), list[str]()
-    for number, (name, make) in enumerate(TOKEN_ATTACKS.items()):
+    makers: dict[str, Callable[..., TokenMatching]] = {**TOKEN_ATTACKS}
+    for number, (name, make) in enumerate(makers.items()):
         most = make().matching.stop.iterations
         seconds = budget.left / (len(TOKEN_ATTACKS) - number)
         report("tokens", f"{name} on {exposure.trials} clients")
