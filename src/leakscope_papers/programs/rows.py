@@ -70,11 +70,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a program so far, its settings, and the facts of its run."""
+    """The rows of a program so far, its settings, the facts of its run, and the seconds spent."""
 
     settings: Mapping[str, object]
     rows: tuple[Row, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class PlannedRows:
@@ -116,7 +117,7 @@ class KeptRows:
         self.began, self.before = time.perf_counter(), 0.0
         if rows_exist(directory):
             stored = read_rows(directory)
-            self.before = float(stored.facts.get("seconds", "0"))
+            self.before = stored.seconds
             if stored.settings != self.settings:
                 raise InputError(
                     f"{self.path} was made with other settings of the item; take another --out or remove it"
@@ -175,7 +176,7 @@ def read_rows(directory: Path) -> Rows:
         if data["format"] != FORMAT:
             raise InputError(f"{path} has format {data['format']!r}, this version reads {FORMAT}")
         rows = [_row(str(row["key"]), row["where"], row["values"], row.get("curves", {})) for row in data["rows"]]
-        return Rows(dict(data["settings"]), tuple(rows), dict(data["facts"]))
+        return Rows(dict(data["settings"]), tuple(rows), dict(data["facts"]), float(data["facts"].get("seconds", 0)))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})") from None
     except InputError:

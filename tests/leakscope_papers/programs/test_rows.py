@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_program_that_was_stopped_makes_only_what_is_missing(tmp_path: Path) -
 def test_rows_come_back_as_they_were_put_in_but_what_is_not_finite(tmp_path: Path) -> None:
     run(tmp_path, [2])
     found = read_rows(tmp_path)
-    assert (found.settings, found.facts) == ({"numbers": [2]}, FACTS)
+    assert (found.settings, found.facts) == ({"numbers": [2]}, {**FACTS, "seconds": "0", "trials": "1"})
     assert found.rows[0].where == {"number": 2}
     assert found.rows[0].values == {"square": (3.0, 4.0, 5.0, 4.0), "lost": (None, 2.0)}
 
@@ -234,3 +235,14 @@ def test_a_curve_that_is_none_is_refused_and_nothing_is_kept(tmp_path: Path, cur
         with pytest.raises(InputError, match=f"'line' .*'a': {said}"):
             keep.add("a", {}, {}, curves={"line": curve})
     assert not rows_exist(tmp_path)
+
+
+def test_the_seconds_of_a_program_that_goes_on_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 107.0, 500.0, 503.0])  # two sessions: begun, written
+    monkeypatch.setattr("leakscope_papers.programs.rows.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    for key, seconds in (("a", 7.0), ("b", 10.0)):
+        with keeping(tmp_path, {}, FACTS) as keep:
+            assert not keep.done(key)
+            keep.add(key, {}, {"value": [1.0]})
+        assert read_rows(tmp_path).seconds == seconds
+    assert read_rows(tmp_path).facts["trials"] == "2"

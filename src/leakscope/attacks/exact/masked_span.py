@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
-from leakscope.core.short_repr import short_repr
 
 STEPS = 40  # of reweighted least squares
 FALL = 0.75  # of the smoothing, a step
@@ -56,8 +55,6 @@ class Subspace:
     distance: Callable[[Tensor], Tensor]
     limit: float
 
-    __repr__ = short_repr
-
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -66,8 +63,6 @@ class Atom:
     token: int
     place: int
     mask: Tensor
-
-    __repr__ = short_repr
 
 
 def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, tokens: Tensor) -> MaskedInput | None:
@@ -143,8 +138,8 @@ def decode_masks(
     `price` (N x d) weighs the coordinates.
     """
     price = torch.ones_like(target) if price is None else price
-    targets, offsets, prices = (each.split(PART) for each in (target, fixed.expand_as(target), price))
-    decoded = [_decode(t, f, each, rate, where) for t, f, each in zip(targets, offsets, prices, strict=True)]
+    parts = (each.split(PART) for each in (target, fixed.expand_as(target), price))
+    decoded = [_decode(part, kept, cost, rate, where) for part, kept, cost in zip(*parts, strict=True)]
     return torch.cat([mask for mask, _ in decoded]), torch.cat([sure for _, sure in decoded])
 
 
@@ -176,7 +171,7 @@ def _decode(target: Tensor, fixed: Tensor, price: Tensor, rate: float, where: Su
 def _is_sure(mask: Tensor, target: Tensor, fixed: Tensor, rate: float, where: Subspace) -> Tensor:
     """Return which masks give an input in the span and drop about as many coordinates as expected."""
     dropped, expected = (~mask).sum(1), rate * mask.shape[1]
-    likely = (dropped - expected).abs() <= FAR * (expected * (1 - rate)) ** 0.5 + 1
+    likely: Tensor = (dropped - expected).abs() <= FAR * (expected * (1 - rate)) ** 0.5 + 1
     sure: Tensor = likely & (where.distance(fixed + mask * target) <= min(where.limit, SHARP))
     return sure
 
