@@ -380,3 +380,19 @@ def test_an_audit_of_tokens_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.static is not None
     assert found.static[Topic.EMBEDDINGS].severity is Severity.EXACT
     assert audit_record(found)["threat_model"] == "B"
+
+
+def test_logits_inside_an_output_object_still_show_labels() -> None:
+    class Output:
+        def __init__(self, logits: Tensor) -> None:
+            self.logits = logits
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Output:
+            return Output(self.head(x))
+
+    assert inspect(Wrapped(), input_shape=(4,))[Topic.LABELS].severity is Severity.EXACT

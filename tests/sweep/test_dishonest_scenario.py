@@ -23,6 +23,7 @@ PLAYED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_scenario_plays_manipulations_on_clients_that_get_their_weights(tmp_path: Path) -> None:
     run_scenario(scenario_of(PLAYED), tmp_path / "run", progress=False, measure=False)
     run = Run.open(tmp_path / "run")

@@ -148,7 +148,8 @@ def run_once(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | 
     def run(x: Tensor) -> object:
         values = weights | {name: value.clone() for name, value in buffers.items()}
         with drawing_from(random.key(0, device=x.device)):
-            return torch.func.functional_call(module, values, (x,))
+            output = torch.func.functional_call(module, values, (x,))
+            return getattr(output, "logits", output)  # of a model of transformers
 
     problem = ""
     for example in _examples(module, shape, inputs, like):

@@ -119,7 +119,7 @@ class Audit:
 
     def __repr__(self) -> str:
         attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
-        attacks = attacks if self.text is None else f"span test {_percent(self.text.sentences.value)}"
+        attacks = attacks if self.text is None else f"{self.text.attack} {_percent(self.text.sentences.value)}"
         return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     @property

@@ -112,7 +112,7 @@ def _sentence_table(text: Mapping[str, object]) -> TextTable:
         return tuple(_estimate(each) for each in (cast(dict[str, float | None] | None, text[name]), *means))
 
     columns = [
-        Column(ATTACK, ("span test, bag of words", *(f"{null['name']} ({WITHOUT})" for null in nulls))),
+        Column(ATTACK, (f"{text['attack']}, bag of words", *(f"{null['name']} ({WITHOUT})" for null in nulls))),
         Column("n", (int(whole["n"] or 0),) * (1 + len(nulls))),
         *(Column(head, values(name), share=name in ("sentences", "bag")) for name, head in TEXT_COLUMNS.items()),
     ]

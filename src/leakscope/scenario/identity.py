@@ -15,7 +15,7 @@ BESIDE = ("name", "trials", "seeds", "baselines")
 ADDED: dict[str, dict[str, object]] = {  # settings younger than stored runs: at these values a cell keeps its id
     "client": {"sends_buffers": False, "norm": None, "aggregate": 1, "censor": 0},
     "knowledge": {"norm": None},
-    "attack": {"bn": 0.0},
+    "attack": {"bn": 0.0, "position": 0.0},
 }
 
 

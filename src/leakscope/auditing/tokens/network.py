@@ -57,6 +57,11 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout draws
             module(inputs[:2])
     except (IndexError, RuntimeError) as problem:
+        rows = max((table.num_embeddings for table in tables.values()), default=0)
+        if int(inputs.max()) >= rows > 0:
+            raise InputError(
+                f"tokens go up to {int(inputs.max())}, the model's largest embedding has {rows} rows"
+            ) from None
         raise InputError(f"the model cannot run on these tokens: {first_line(problem)}") from None
     finally:
         for hook in hooks:
