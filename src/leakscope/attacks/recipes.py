@@ -148,7 +148,7 @@ def spear(*, draws: int = 2**13) -> Peeling:
     Equation: `G = L R` of rank b; the b sparsest independent `L q` make Q, then `D^T = L Q` and `X = Q^-1 R`.
     Reference: Dimitrov et al. 2024, SPEAR, arXiv:2403.03945; Bakarsky et al. 2025, SPEAR++, arXiv:2510.24200.
     Works when: as peeling, also where no unit has a sample alone; units at least twice the batch, batches up to about 20.
-    Costs: a descent over the units from each of `draws` starts at most, 128 at a time; seconds for a batch of 20 at 200 units.
+    Costs: a descent over the units from each of `draws` starts at most, 128 at a time; seconds to minutes for a batch of 20 at 200 units.
     """
     return Peeling("spear", divide=False, draws=draws)
 
