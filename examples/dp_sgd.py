@@ -104,7 +104,7 @@ def private_digits(clients: int) -> Batch:
 
 
 def leak(multiplier: float, clients: int, iterations: int, seed: int) -> Summary:
-    """Return what IG, told of clip and noise, reads from each client's first update."""
+    """Return what IG, which knows clip and noise, reads from each client's first update."""
     model, private = from_module(network(seed), input_shape=IMAGE), private_digits(clients)
     weights = {name: value.expand(clients, *value.shape) for name, value in model.parameters.items()}
     client, seeds = PrivateClient(bound=BOUND, multiplier=multiplier), list(range(clients))

@@ -207,8 +207,8 @@ def _polished(
 def errors_of(system: Tensor, rounding: float) -> Tensor:
     """Return the error of each unknown of least squares whose right sides have errors `rounding`: its row of the pseudo-inverse."""
     inverse, lengths = _inverse(system)
-    bounds: Tensor = rounding * inverse.norm(dim=1) / lengths
-    return bounds
+    errors: Tensor = rounding * inverse.norm(dim=1) / lengths
+    return errors
 
 
 def _inverse(system: Tensor) -> tuple[Tensor, Tensor]:
