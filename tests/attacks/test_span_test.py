@@ -13,6 +13,8 @@ from leakscope.attacks.exact.embedding_rows import bag_of_gradient
 from leakscope.attacks.exact.masked_span import Subspace, decode_masks
 from leakscope.attacks.exact.sentence_proof import proved_sentences
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
+from leakscope.attacks.exact.span_test import _cut_outside as cut_outside
+from leakscope.attacks.exact.span_test import _span as span_of
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Round, Shares
@@ -405,3 +407,15 @@ def test_an_update_without_dense_layers_has_no_span() -> None:
     gradient = gradient_of(module, x)
     seen = Round(weights_of(module), {}, {"embedding.weight": gradient["embedding.weight"]})
     assert span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH).end is SpanEnd.NO_LAYER
+
+
+def test_sentences_are_cut_where_another_layers_span_ends() -> None:
+    module, x = network(), sentences(2)
+    weights, gradient = weights_of(module), gradient_of(module, x)
+    network_ = token_network(module, weights)
+    source = next(s for s in find_shared_inputs(network_, weights.keys(), VOCABULARY, LENGTH) if s.mixes)
+    span = span_of(source, gradient, None, 0.0)
+    true = [tuple(each) for each in x.tolist()]
+    false = (*true[0][:3], (true[0][3] + 1) % VOCABULARY, *true[0][4:])
+    assert set(cut_outside(network_, span, [*true, false])) == set(true)
+    assert set(cut_outside(network_, span, [false])) == {true[0][:3]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -81,3 +82,9 @@ def test_a_note_about_nothing_is_refused(catalogue: ModuleType) -> None:
 def test_lines_go_on_until_a_blank_one(catalogue: ModuleType) -> None:
     found = catalogue.labelled("First.\n\nEquation: a\n    + b.\nCosts: none.\n\nNot: this.")
     assert found == {"Equation": "a + b.", "Costs": "none."}
+
+
+def test_the_picture_of_the_frontier_is_drawn_from_its_numbers() -> None:
+    images = ROOT / "docs" / "images"
+    cells = json.loads((images / "lora_frontier.json").read_text(encoding="utf-8"))
+    assert (images / "lora_frontier.svg").read_text(encoding="utf-8") == load("frontier_picture").draw(cells)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from leakscope.play.text_leak import TextLeak
 
 TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
-GIVEN = "attacker who is given the private targets (the labels or masks of the sample)"
+GIVEN = "attacker who is given the private labels or masks"
 DISHONEST = "if the server is dishonest and chooses the weights that clients get"
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3

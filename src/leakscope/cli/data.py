@@ -12,7 +12,8 @@ from leakscope.cli.text import print_named, terminal
 app = typer.Typer(help="List the data sets, and fetch those that are not bundled.", no_args_is_help=True)
 
 Directory = Annotated[
-    Path | None, typer.Option(help="Directory to look in, instead of $LEAKSCOPE_DATA and the cache.", show_default=False)
+    Path | None,
+    typer.Option(help="Directory to look in, instead of $LEAKSCOPE_DATA and the cache.", show_default=False),
 ]
 
 
