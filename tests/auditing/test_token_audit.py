@@ -248,7 +248,7 @@ def test_remedies_are_met_by_the_attacker_who_knows_them() -> None:
     )  # the span test is not hindered
     assert rows.bag is not None
     assert 0.2 < rows.bag.value < 0.8
-    assert both.sentences.value == 0
+    assert both.sentences.value > 0  # the masks are solved for
     assert both.bag is None
     assert pruned.sentences.value == 0
     assert [remedy.record()["name"] for remedy in made.text_remedies] == [*found]
