@@ -252,7 +252,7 @@ def test_the_settings_of_mixings_table_1_can_be_said(model: Any) -> None:
 
 @pytest.mark.slow
 def test_equal_labels_and_mse_hide_what_random_labels_give_away(tmp_path: Path) -> None:
-    """Mixing, table 1, last column of each row, in small: batches of 4 digits on one dense layer, labels told."""
+    """Mixing, table 1, last column of each row, in small: batches of 4 digits on one dense layer, labels known."""
     attack = {"name": "cpl", "start": "normal", "iterations": 60, "threshold": 0}
     told = {
         **BASE,

@@ -78,7 +78,7 @@ def measure_curves(
 def _missing(points: Mapping[str, Sequence[Point]], who: str, participants: int) -> Iterator[str]:
     """Yield what is missing of a line besides rMSE, which every setting has."""
     reasons = {
-        MEMBERSHIP: "the attacker is told the labels or guesses none",
+        MEMBERSHIP: "the attacker knows the labels or guesses none",
         TRACING: f"not each of {participants} participants has a picture that was attacked",
     }
     every = [point.parameter for point in points.get(RMSE, ())]
