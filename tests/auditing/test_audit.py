@@ -622,7 +622,13 @@ def test_too_many_draws_are_left_to_the_attack_that_learns_them() -> None:
     subject = make_subject(target(model=conv(), client=client, examples=3))
     world = expose_clients(subject, 2, 0)
     entries, _ = plan_suite(subject.model, world.knowledge, world.informed, steps=1, shares=world.observation.shares)
-    assert [entry.name for entry in entries] == ["cpl", f"cpl, {INFORMED}", "ig", f"ig, {INFORMED}"]
+    assert [entry.name for entry in entries] == [
+        "feature_inversion",
+        "cpl",
+        f"cpl, {INFORMED}",
+        "ig",
+        f"ig, {INFORMED}",
+    ]
 
 
 def test_a_file_may_transform_pictures_and_hide_a_head(tmp_path: Path) -> None:
@@ -700,14 +706,14 @@ def test_captures_are_scored_where_the_truth_is_known(tmp_path: Path) -> None:
     made = audit_captures(tmp_path, target(model=conv(), truth=truth_of), minutes=0.05)
     assert made.measures.asr is not None
     assert made.measures.asr.n == 4
-    assert {run.name for run in made.runs} == {"cpl", "ig"}  # lr in the config: one step of SGD
+    assert {run.name for run in made.runs} == {"feature_inversion", "cpl", "ig"}  # lr in the config: one step of SGD
 
 
 def test_captures_without_truth_are_unscored(tmp_path: Path) -> None:
     captured(tmp_path)
     made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=BRIEF)
     assert made.grade == "unscored"
-    assert {run.name for run in made.unscored} == {"cpl", "ig", "prior_only"}
+    assert {run.name for run in made.unscored} == {"feature_inversion", "cpl", "ig", "prior_only"}
     assert made.failures({"asr": 0.5})
     assert "mismatch" in str(made)
     assert "unscored" in render(page_of_audit(made, command="x"))

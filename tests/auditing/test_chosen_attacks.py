@@ -77,22 +77,22 @@ def left_out(audit: Audit) -> list[str]:
 
 def test_a_part_of_the_suite_gives_no_good_grade_and_passes_no_gate() -> None:
     whole, part = audited(None), audited(["cpl"])
-    assert (names(whole), left_out(whole)) == (["cpl", "ig"], [])
+    assert (names(whole), left_out(whole)) == (["feature_inversion", "cpl", "ig"], [])
     assert whole.grade in (Grade.A, Grade.B)
-    assert (names(part), left_out(part)) == (["cpl"], ["ig"])
+    assert (names(part), left_out(part)) == (["cpl"], ["feature_inversion", "ig"])
     assert part.grade is Grade.INCONCLUSIVE
     gate = {"asr": 1.0}
     assert whole.failures(gate) == []
     assert len(part.failures(gate)) == 1
     assert part.minutes_needed is None
-    assert [item["what"] for item in audit_record(part)["untested"] if item["left_out"]] == ["ig"]  # type: ignore[index,attr-defined]
+    assert [item["what"] for item in audit_record(part)["untested"] if item["left_out"]] == ["feature_inversion", "ig"]  # type: ignore[index,attr-defined]
     assert "ig (" in page_of_audit(part, command="x").limits
     assert render(page_of_audit(part, command="x"))
 
 
 def test_attacks_of_ones_own_are_run_beside_the_suite() -> None:
     made = audited(["suite", Own(), partial(cpl, iterations=1), cpl(iterations=1), ig(iterations=2)])
-    assert names(made) == ["cpl", "ig", "own", "cpl (2)", "cpl (3)", "ig (2)"]
+    assert names(made) == ["feature_inversion", "cpl", "ig", "own", "cpl (2)", "cpl (3)", "ig (2)"]
     assert left_out(made) == []
     assert made.grade in (Grade.A, Grade.B)
     iterations = {run.name: int(run.reconstruction.iterations.max()) for run in made.runs}
@@ -107,7 +107,7 @@ def test_an_attack_of_ones_own_may_make_the_grade_worse() -> None:
     assert made.worst is not None
     assert made.worst.name == "own"
     alone = audited([Own(images=truth.batch.inputs)])
-    assert (alone.grade, left_out(alone)) == (Grade.F, ["cpl", "ig"])
+    assert (alone.grade, left_out(alone)) == (Grade.F, ["feature_inversion", "cpl", "ig"])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_captures_and_the_short_form_take_attacks_too(tmp_path: Path) -> None:
     write_capture(tmp_path, Capture(round=1, client="7", before=before, sent=sent, examples=1, config={"lr": 0.1}))
     made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=1, attacks=[Own(), "cpl"])
     assert {run.name for run in made.unscored} == {"cpl", "own", "prior_only"}
-    assert left_out(made) == ["ig"]
+    assert left_out(made) == ["feature_inversion", "ig"]
     short = leakscope.audit(
         conv(), "cross_entropy", INPUTS, torch.arange(12) % 3, clients=2, minutes=1, remedies=False, attacks=[Own()]
     )

@@ -93,7 +93,7 @@ def test_names_are_listed_whole_however_narrow_the_terminal(
 def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
     told = in_process("list", "atack")
     assert (told.code, told.out) == (2, "")
-    assert "'attack'" in told.err
+    assert "'attacks'" in told.err
 
 
 @pytest.mark.parametrize("colours", [None, "truecolor"])

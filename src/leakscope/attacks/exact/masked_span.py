@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
+from leakscope.core.short_repr import short_repr
 
 STEPS = 40  # of reweighted least squares
 FALL = 0.75  # of the smoothing, a step
@@ -55,6 +56,8 @@ class Subspace:
     distance: Callable[[Tensor], Tensor]
     limit: float
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -63,6 +66,8 @@ class Atom:
     token: int
     place: int
     mask: Tensor
+
+    __repr__ = short_repr
 
 
 def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, tokens: Tensor) -> MaskedInput | None:
