@@ -3,7 +3,7 @@
     python benchmarks/inferring.py [clients of each kind and size]
 
 Digits, 1, 4, 8 and 16 examples a client, and 64 in rows of their own, where the layers are too narrow to show N; fresh weights and
-weights trained on other digits. The table is in docs/explanation/inferring.md.
+weights trained on other digits. The table is in docs/explanation/inference.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ For the last layer under cross entropy, `o = W h + b`, S steps at rate r change 
 so a class that did not occur has `r S = (b_before - b_after)_c / p_c`: the largest of these quotients is r S if any class is
 missing, else a lower bound. Then `y = p - (b_before - b_after) / (r S)`. (Zhao et al. 2020 read single labels this way; Yin et
 al. 2021 and Wainakh et al. 2022 batches.) If batch norm's counter is sent, it gives the number of steps. One step of Adam moves
-every weight by its rate. Estimates are exact, approximate, or unknown with a reason; docs/explanation/inferring.md has the measured errors.
+every weight by its rate. Estimates are exact, approximate, or unknown with a reason; docs/explanation/inference.md has the measured errors.
 """
 
 from __future__ import annotations
