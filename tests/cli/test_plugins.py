@@ -153,7 +153,7 @@ def test_an_audit_uses_own_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {run["name"] for run in record["attacks"]} == {"brief", f"brief, {suite.INFORMED}"}
     assert all(0 < run["metrics"]["edge_error"] < 1 for run in (*record["attacks"], *record["null_baselines"]))
     left_out = {item["what"].partition(",")[0] for item in record["untested"] if item["left_out"]}
-    assert left_out == {"cpl", "ig"}
+    assert left_out == {"cpl", "feature_inversion", "ig"}
     page = Path("out/index.html").read_text(encoding="utf-8")
     assert f"brief, {suite.INFORMED}" in page
     assert "edge_error" in page
