@@ -170,7 +170,7 @@ def _limits(audit: Audit) -> str:
         f"Not tested: {left_out}." if left_out else "",
         f"Not tested long enough: {'; '.join(cut.name for cut in audit.short)}." if audit.short else "",
         f"The audit was given {audit.minutes:g} minutes; an attacker has as long as it likes. It looked at one set of weights "
-        "and one sample. An example that did not come back here is not thereby safe.",
+        "and one sample. An example that was not recovered is not safe for that reason.",
         " ".join(_sentence(note) for note in audit.notes),
     ]
     return " ".join(part for part in parts if part)

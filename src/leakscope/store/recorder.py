@@ -156,7 +156,7 @@ class Recorder:
     def leave_out(self, why: str) -> bool:
         """Count a capture that was not written; warn the first time. Return False."""
         if not self.left_out:
-            warnings.warn(f"an update was not recorded ({why}); training goes on", stacklevel=3)
+            warnings.warn(f"an update was not recorded ({why}); training continues", stacklevel=3)
         self.left_out[why] += 1
         return False
 

@@ -34,7 +34,7 @@ def _of_part(part: str, run: Run) -> ColumnTable | None:
     if tables:
         return _table(part, tables)
     lost = _undecoded(run)
-    words = f"columns of {lost} cannot be decoded here: the data set is not there"
+    words = f"columns of {lost} cannot be decoded: the data set is missing"
     return ColumnTable(part, (), ((words, ()),)) if lost else None
 
 
