@@ -197,7 +197,7 @@ def _where(word: str, words: Sequence[str], facets: Sequence[Sequence[str]]) -> 
 def _short(sentence: str) -> str:
     """Return a finding with only its first count.
 
-    >>> _short("does not hold (success by content): 0 of 6 cases hold (2 more were not measured), 0 for and 6 against it beyond the intervals")
+    >>> _short("does not hold (success by content): 0 of 6 cases hold (2 more were not measured), 0 for and 6 against it")
     'does not hold (success by content): 0 of 6, 2 not measured'
     """
     head = sentence.partition("; likely because")[0].partition(". Against")[0].replace("none has an", "no")
