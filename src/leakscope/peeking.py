@@ -40,7 +40,7 @@ EXPLANATION = (
     "the model and nothing of the batch but its size."
 )
 LIMITS = (
-    "One batch, one set of weights, one attack with capped steps: a picture that was not recovered is not safe for that reason, "
+    "One batch, one set of weights, one attack with capped steps: a picture that was not recovered may not be safe, "
     "and a trained model may leak less or more than an untrained one."
 )
 

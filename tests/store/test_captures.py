@@ -95,7 +95,7 @@ def test_a_writer_that_dies_leaves_no_capture(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="disk full"):
         write_capture(tmp_path, capture())
     monkeypatch.undo()
-    with pytest.raises(InputError, match="holds no capture"):
+    with pytest.raises(InputError, match="contains no capture"):
         list_captures(tmp_path)
     write_capture(tmp_path, capture())
     same(read_captures(tmp_path)[0], capture())

@@ -248,7 +248,7 @@ class Matching:
             targets = lift(lambda u, k: targets_of(u, k, k.classes))(ended.unknowns, knowledge)
             labels = torch.zeros(targets.shape[:2], dtype=torch.int64)
         if labels is None:
-            raise RuntimeError("an attack must end with labels: known, read off the update, or optimised")
+            raise RuntimeError("an attack must end with labels: known, inferred from the update, or optimised")
         return Reconstruction(
             inputs=picture(unknowns[GUESS]),
             labels=labels,

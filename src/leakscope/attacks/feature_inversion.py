@@ -101,8 +101,8 @@ class FeatureInversion:
         layer = feature_layer(model)
         if layer is None:
             raise InputError(
-                f"{self.name} needs a trained dense layer with a bias behind others, from whose input alone the output of "
-                f"{model.name!r} follows: use ig, or peeling where the first layer is dense"
+                f"{self.name} needs a trained dense layer with a bias after other layers, whose input determines the output of "
+                f"{model.name!r}: use ig, or peeling where the first layer is dense"
             )
         first = replace(observation, rounds=observation.rounds[:1])  # other weights make other features
         if not bool(direction(first.rounds[0], first.shares)[layer.weight].any()):

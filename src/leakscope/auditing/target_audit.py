@@ -160,7 +160,7 @@ def _audit_within(
         )
     entries, untested = _planned(exposure, subject, attacks)
     played, wanted = exposure.trials, most_clients(subject, clients)
-    unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
+    unplayed = f"{played} of {wanted} clients were simulated" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
     report(name, "timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):

@@ -125,7 +125,7 @@ def compare(first: RunPath, second: RunPath) -> None:
     console.print(shown)
     note = (
         f"A is {first}, B is {second}; cells in A alone: {len(a) - len(shared)}, in B alone: {len(b) - len(shared)}; "
-        "apart: the 95 % intervals of content or MSE do not meet"
+        "apart: the 95 % intervals of content or MSE do not overlap"
     )
     console.print(note + ("" if whole else f"; {MORE}"), style="dim")
 

@@ -118,7 +118,7 @@ def run_with_progress(
     from leakscope.sweep.engines import LostChunkError
 
     try:
-        with progress, stop_on_interrupt("the chunks in hand", progress.message) as stop:
+        with progress, stop_on_interrupt("the running chunks", progress.message) as stop:
             done = run_scenario(
                 scenario,
                 directory,

@@ -157,7 +157,7 @@ def protecting(*defences: Defence, seed: int | None = None) -> Mod:
     check_stack(defences)
     if next(tensors(defences), None) is not None:
         raise InputError(
-            "protecting() plays one client: strengths must be plain numbers, not tensors with one per trial"
+            "protecting() protects one client: strengths must be plain numbers, not tensors with one per trial"
         )
     flower = import_extra("flwr.app", "flower", __name__)
 

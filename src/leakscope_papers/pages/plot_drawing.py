@@ -16,7 +16,7 @@ from leakscope_papers.pages.plots import PlotPanel, Plotted, Point, Series
 
 SOME_MARKS = 6
 WIDEST = 40.0  # a column
-OTHERWISE = "Measured otherwise than in the paper: "
+OTHERWISE = "Differences from the paper: "
 REGIONS = {
     Region.GREEN.value: "green: the perturbation is above the gradient",
     Region.WHITE.value: "white: between",
