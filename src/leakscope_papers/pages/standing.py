@@ -38,7 +38,10 @@ def paper_line(paper: str, numbers: Numbers) -> str:
 
 def summary_table(folder: str) -> str:
     """Return a Markdown table of the papers, one a line; `folder` is the path from the page to the folder of the papers."""
-    lines = ["| paper | printed numbers | measured | at size | agree or close, of those measured |", "|---|---|---|---|---|"]
+    lines = [
+        "| paper | printed numbers | measured | at size | agree or close, of those measured |",
+        "|---|---|---|---|---|",
+    ]
     for paper, home in papers().items():
         numbers, notes = total(choose_items([paper])), read_notes(home)
         title = f"[{notes.title if notes else paper}]({folder}/{paper}/README.md)"
@@ -53,7 +56,10 @@ def standing_page() -> str:
     for paper, home in papers().items():
         notes = read_notes(home)
         lines += [f"## {notes.title if notes else paper}", ""]
-        lines += ["| item | what | measured at | agree or close, measured, printed | why others differ or are missing |", "|---|---|---|---|---|"]
+        lines += [
+            "| item | what | measured at | agree or close, measured, printed | why others differ or are missing |",
+            "|---|---|---|---|---|",
+        ]
         lines += [markdown_row(_cells(paper, item)) for item in choose_items([paper])]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
