@@ -175,23 +175,26 @@ def _verdict(findings: Sequence[Finding]) -> str:
         [(each.column.attacker, each.rule, each.column.reading)[place] for each in findings] for place in range(3)
     ]
     words = [each.word for each in findings]
-    return "; ".join(f"{word} {_where(word, words, facets)}" for word in verdicts)
+    where = {word: _where(word, words, facets) for word in verdicts}
+    named = [f"{word} ({' and '.join(values)})" for word, values in where.items() if values]
+    counted = [f"{word} in {words.count(word)}" for word, values in where.items() if not values]
+    return "; ".join([*named, *([f"{', '.join(counted)} of {len(words)} columns"] if counted else [])])
 
 
-def _where(word: str, words: Sequence[str], facets: Sequence[Sequence[str]]) -> str:
-    """Return the values of the first facet that occur under this verdict only, else how many findings it has.
+def _where(word: str, words: Sequence[str], facets: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the values of the first facet that occur under this verdict only, () if there are none or too many.
 
     >>> _where("holds", ["holds", "fails"], [["knows", "knows"], ["by content", "by convergence"]])
-    '(by content)'
+    ('by content',)
     >>> _where("holds", ["holds", "fails", "holds"], [["a", "a", "b"]])
-    'in 2 of 3 columns'
+    ()
     """
     for values in facets:
         mine = {value: None for value, each in zip(values, words, strict=True) if each == word}
         rest = {value for value, each in zip(values, words, strict=True) if each != word}
         if len(mine) <= MOST_NAMED and not rest & set(mine) and all(mine):
-            return f"({', '.join(mine)})"
-    return f"in {words.count(word)} of {len(words)} columns"
+            return tuple(mine)
+    return ()
 
 
 def _short(sentence: str) -> str:
