@@ -88,7 +88,7 @@ def audit(
     device: str | None = None,
     progress: ProgressOption = None,
 ) -> Audit:
-    """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
+    """Attack updates of this model with the fixed suite within `minutes`, and return how much of this sample they leak.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
     `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are

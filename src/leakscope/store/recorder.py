@@ -90,7 +90,7 @@ def reported_count(name: str, *records: Mapping[str, object]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What to record: every `every`-th round (the first included), at most `clients` a round, at most `most_bytes` in all."""
+    """What to record: every `every`-th round (the first included), at most `clients` per round, at most `most_bytes` in total."""
 
     directory: Path
     every: int = 1
