@@ -35,7 +35,7 @@ from leakscope.servers.trap_weights import TrapWeights
 
 BINS = 4  # of an inserted layer, for each example behind an update
 FEWEST_BINS = 64
-NOT_BUILT = Untested("SEER", "a decoder trained together with the network; it is not built")
+NOT_BUILT = Untested("SEER", "a decoder trained together with the network, which is not implemented")
 ONE_EXAMPLE = "an update of one example needs no manipulation"
 ONE_CLIENT = "it separates the clients of a sum, and this server sees single clients"
 

@@ -141,7 +141,7 @@ def answers_of(given: list[Tree], reply: Any, who: str) -> dict[str, tuple[Tree,
     pairs = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
     matched = {name: pair for name, pair in pairs.items() if pair is not None}
     if not matched or len(matched) < len(pairs):
-        raise InputError(f"{who}: the reply holds arrays unlike those the client got; nothing was sent")
+        raise InputError(f"{who}: the reply has arrays unlike those that the client received; nothing was sent")
     return matched
 
 

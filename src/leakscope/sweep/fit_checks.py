@@ -110,7 +110,7 @@ def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> li
     where, remedy = (
         (("attack", "tv"), "give tv: 0") if "tv" in settings.recipe.settings else (("attack", "priors"), "leave it out")
     )
-    return [Problem(where, f"total variation is for pictures, an input here is {shape}: {remedy}")]
+    return [Problem(where, f"total variation is for pictures, an input is {shape}: {remedy}")]
 
 
 def _dropout_misfit(settings: CellSettings) -> str:
