@@ -140,7 +140,7 @@ def check_updates(exposure: Exposure) -> None:
     inputs = exposure.batch.inputs
     differ = bool((inputs != inputs[:1]).any())
     if differ and all(torch.equal(value, value[:1].expand_as(value)) for value in values):
-        raise UntestedError("the updates are the same for clients with different data: they say nothing of it")
+        raise UntestedError("the updates are the same for clients with different data: they contain nothing about it")
 
 
 def run_with(

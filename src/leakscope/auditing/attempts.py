@@ -38,7 +38,7 @@ PASSES = 3
 # change from a good to a bad grade was seen at 1/8; this leaves a factor of two (docs/reference/audit.md).
 ENOUGH_SHARE = 1 / 4
 V = TypeVar("V", "AttackResult", "UnscoredRun")
-MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
+MEANING = "the time ended these attacks early; more minutes may recover more"
 
 
 class CutShort(NamedTuple):

@@ -35,8 +35,8 @@ from leakscope.servers.trap_weights import TrapWeights
 
 BINS = 4  # of an inserted layer, for each example behind an update
 FEWEST_BINS = 64
-NOT_BUILT = Untested("SEER", "a decoder trained together with the network; it is not built")
-ONE_EXAMPLE = "one example behind an update is alone already"
+NOT_BUILT = Untested("SEER", "a decoder trained together with the network, which is not implemented")
+ONE_EXAMPLE = "an update of one example needs no manipulation"
 ONE_CLIENT = "it separates the clients of a sum, and this server sees single clients"
 
 
@@ -51,7 +51,7 @@ def read_server(word: str) -> Server:
     """Return the server that a user names."""
     if word == "honest":
         raise InputError(
-            "an honest server reads no updates, so there is nothing to attack: `leakscope inspect` shows what updates give away, an audit "
+            "an honest server reads no updates, so there is nothing to attack: `leakscope inspect` shows what updates reveal, an audit "
             "takes curious or malicious"
         )
     try:

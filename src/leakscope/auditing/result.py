@@ -204,13 +204,13 @@ def without_targets(audit: Audit) -> str:
 
 
 def unfinished_words(audit: Audit) -> str:
-    """Return which attacks were not run long enough, and how many minutes would do if any would."""
+    """Return which attacks were not run long enough, and how many minutes would be enough, if any."""
     needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
     advice = ["run the whole suite"] if left_out else []
     if audit.interrupted:
         advice.append("run it again")
     elif needed is not None:
-        advice.append(f"about {math.ceil(needed):g} minutes would do")
+        advice.append(f"about {math.ceil(needed):g} minutes would be enough")
     elif audit.short:
         advice.append("give it more minutes")
     return "; ".join([", ".join(audit.unfinished), *advice])

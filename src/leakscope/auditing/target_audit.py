@@ -88,7 +88,7 @@ def audit(
     device: str | None = None,
     progress: ProgressOption = None,
 ) -> Audit:
-    """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
+    """Attack updates of this model with the fixed suite within `minutes`, and return how much of this sample they leak.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
     `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are
@@ -160,7 +160,7 @@ def _audit_within(
         )
     entries, untested = _planned(exposure, subject, attacks)
     played, wanted = exposure.trials, most_clients(subject, clients)
-    unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
+    unplayed = f"{played} of {wanted} clients were simulated" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
     report(name, "timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):

@@ -37,10 +37,10 @@ RULES = {
     Grade.F: "the worst attack recovered at least half of the examples",
     Grade.D: "the worst attack recovered at least one example in twenty",
     Grade.C: "the worst attack recovered an example, or came 3 dB closer on average than every null baseline",
-    Grade.B: "no content was recovered, but labels were read better than by guessing",
-    Grade.A: "no attack of the suite did better than knowing nothing, within this budget",
-    Grade.INCONCLUSIVE: "no content was recovered, but not every attack of the suite ran, and long enough, to say so",
-    Grade.UNSCORED: "no truth was given: what came back is kept, but how close it is cannot be said",
+    Grade.B: "no content was recovered, but labels were inferred better than by guessing",
+    Grade.A: "no attack of the suite did better than the baselines, within this budget",
+    Grade.INCONCLUSIVE: "no content was recovered, but some attack of the suite did not run, or not long enough",
+    Grade.UNSCORED: "the private data is not known: reconstructions are kept, but not scored",
     Grade.UNTESTED: 'no attack on the content could be run; the reasons are listed under "not tested"',
 }
 LEAKING = (Grade.C, Grade.D, Grade.F)  # these stand however short the attacks were
@@ -158,7 +158,7 @@ def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
     for name, limit in limits.items():
         value = measures.value(name)
         if value is None or math.isnan(value):
-            lines.append(f"{name} was not measured, so it cannot be said to stay under {limit:g}")
+            lines.append(f"{name} was not measured, so the limit {limit:g} cannot be checked")
         elif value > limit:
             lines.append(f"{name} is {value:.4g}, above {limit:g}")
     return lines

@@ -126,7 +126,7 @@ def from_module(
 
 
 def find_trained_entry(model: Model) -> Dense | None:
-    """Return the first dense layer on the flattened input as if no parameter were frozen; None if the model begins otherwise."""
+    """Return the first dense layer on the flattened input as if no parameter were frozen; None if it does not begin with one."""
     if not isinstance(model.apply, Functional):
         return model.entry
     module = copy.deepcopy(model.apply.module).requires_grad_(True)

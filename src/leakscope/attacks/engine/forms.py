@@ -303,7 +303,7 @@ class Evaluator:
             if self.form != "channels_last" or "view size is not compatible" not in str(error):
                 raise
             raise InputError(
-                f"model {self.model.name!r} calls view() on pictures, which cannot be with channels last in memory: use the form "
+                f"model {self.model.name!r} calls view() on pictures, which fails with channels last in memory: use the form "
                 "'parallel', or reshape() in the model"
             ) from None
         single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)
