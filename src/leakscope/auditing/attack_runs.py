@@ -295,7 +295,7 @@ def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReadin
             if budget is not None and budget.used - began > max(LONG, budget.left):
                 break
     except (InputError, RuntimeError) as error:
-        return Untested("label recovery", first_line(error))
+        return Untested("label recovery", first_line(error), failed=not isinstance(error, InputError))
     guess = torch.cat(guesses)
     truth, mask = exposure.batch.labels[: len(guess)], exposure.batch.mask[: len(guess)]
     blind = expected_overlap(truth, mask, knowledge.classes)

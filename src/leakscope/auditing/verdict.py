@@ -102,12 +102,14 @@ def grade(
     values: TargetError | None = None,
     *,
     unfinished: Sequence[str] = (),  # attacks that were not run long enough, see `Suite`
+    as_seen: Sequence[AsSeen] = (),
 ) -> Grade:
-    """Return the grade; only good ones need that every attack was run long enough."""
+    """Return the grade; only good ones need that every attack was run long enough. A transformed image counts like its original."""
     worst = worst_run(runs, nulls)
     if worst is None:
         return Grade.INCONCLUSIVE if unfinished else Grade.UNTESTED
     share = float(excess(worst, nulls).sum()) / worst.summary.samples
+    share = max(share, *(each.excess for each in as_seen)) if as_seen else share
     blind = max((_psnr(run) for run in nulls), default=-math.inf)
     if share >= HALF:
         return Grade.F
@@ -169,6 +171,7 @@ class AsSeen(NamedTuple):
 
     name: str
     recovered: Estimate
+    excess: float = 0.0  # share above that of the best null baseline
 
     @property
     def words(self) -> str:
@@ -180,18 +183,23 @@ class AsSeen(NamedTuple):
         )
 
 
-def recovered_as_seen(exposure: Exposure, runs: Sequence[AttackResult]) -> tuple[AsSeen, ...]:
+def recovered_as_seen(
+    exposure: Exposure, runs: Sequence[AttackResult], nulls: Sequence[AttackResult]
+) -> tuple[AsSeen, ...]:
     """Return what each attack recovered of the transformed images; () if the client does not transform them."""
     if exposure.client.on_data is None:
         return ()
     truth = exposure.client.transformed(exposure.batch, exposure.seeds)
-    results = []
-    for run in runs:
+
+    def recovered(run: AttackResult) -> Estimate:
         reconstruction = run.reconstruction
         guess = reconstruction.inputs if reconstruction.seen is None else reconstruction.seen
-        scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask)
-        results.append(AsSeen(run.name, estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)))
-    return tuple(results)
+        scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask, within=DEFAULT_RULE.mse)
+        return estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)
+
+    blind = max((recovered(run).value for run in nulls), default=0.0)
+    shares = {run.name: recovered(run) for run in runs}
+    return tuple(AsSeen(name, share, max(0.0, share.value - blind)) for name, share in shares.items())
 
 
 def most_as_seen(results: Sequence[AsSeen]) -> AsSeen | None:
