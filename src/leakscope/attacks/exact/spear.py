@@ -5,7 +5,8 @@ Q with `D^T = L Q` and `X = Q^-1 R` (theorems 3.1 and 3.2). A column of Q makes 
 paper draws b - 1 rows of L, takes the vector q that they annul and keeps it if `L q` has many zeros, which needs about 2^b draws. Here
 such vectors and the rows themselves are starts of a descent of `|L q|_1` on the sphere, as in SPEAR++ (Bakarsky et al. 2025,
 arXiv:2510.24200), by reweighted least squares: thousands fewer draws. The sparsest independent directions make Q, and the bias
-gradient its scale. The samples then have labels and gradients by the network.
+gradient its scale. The samples then have labels and gradients by the network; where only some of them agree, the others are searched
+again in the span of their directions.
 
 Certificate: the network's gradients for these samples and labels, summed, equal the whole update of this layer and the next one to
 rounding, on at least twice as many units as samples, and determine each sample. Zeros of D are then those of the activation. A mixture
