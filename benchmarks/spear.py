@@ -4,8 +4,7 @@
 
 Fashion-MNIST, standardised, a ReLU network of PyTorch's first weights; each batch has weights and test samples of its own. `whole` is the
 share of batches of which every sample is certified, `false` the number of certified samples farther than 1e-3 (root mean square) from every
-true one. Seconds are CPU seconds of one batch on one thread, the gradient
-given: median and largest. Intervals: Wilson's.
+true one. Seconds are CPU seconds of one batch on one thread, the gradient given: median and largest. Intervals: Wilson's.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ def main() -> None:
     client = Client(scaling=data.statistics)
     model = to(build("mlp", data.input_shape, data.classes, {"hidden": tuple(asked.hidden)}), dtype=dtype)
     attack = Peeling(name="spear", divide=False, draws=asked.draws)
-    print("| batch | n | whole | 95 % | recall | false | CPU s a batch (median, largest) |\n|---|---|---|---|---|---|---|")
+    print(
+        "| batch | n | whole | 95 % | recall | false | CPU s a batch (median, largest) |\n|---|---|---|---|---|---|---|"
+    )
     for size in asked.sizes:
         recalls, false, seconds = list[float](), 0, list[float]()
         for number in range(min(asked.batches, data.size("test") // size)):

@@ -4,7 +4,7 @@
 
 LeNet (CPL's) on the bundled digits, trained with Adam on the other part. Means over clients: the share of labels right (overlap of counts),
 of the rule and of the attack's result, and PSNR of the images; +- is half a 95 % interval (Student's t). `guesses` runs IG once with the
-labels of each of four rules and keeps for each client the result of the smallest mismatch; `best guess` keeps that of the most right labels.
+labels of each of four rules and keeps for each client the result of the smallest mismatch; `best guess` that of the most right labels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from leakscope.metrics.interval import estimate_mean
 from leakscope.metrics.labels import label_overlap
 from leakscope.models import Torch, build, draw_parameters
 from leakscope.play import judge
-
 
 RULES = ("by_residual", "calibrated", "ilrg", "bias_corrected")
 
