@@ -41,12 +41,13 @@ def check_update(
 ) -> Check | None:
     """Return the check that read the update back, else the first that failed or ran out of time, else None; add all to `checks`."""
     steps: list[tuple[str, Step]] = []
+    trained = {name: value for name, value in target.model.named_parameters() if value.requires_grad}
 
     def prepare() -> Check:
         if (
             resting is not None and not resting.exact and settings.label_threshold == 1
         ):  # nothing is left to attack with
-            _check_sent(_trained(target.model), sent)
+            _check_sent(trained, sent)
             steps.extend(_settled(resting.rest(name)) for name in ("labels", *settings.attacks))
             note = ""
         else:
@@ -54,7 +55,7 @@ def check_update(
             check_finite(exposure)
             steps.extend(_steps(exposure, subject, settings, budget, resting))
             note = _static(target, exposure.batch.samples, sent)
-        steps.extend(_unread(target.model, sent))
+        steps.extend(_unread(target.model, trained, sent))
         return Check("static", Status.PASSED, note=note)
 
     steps.append(("static", prepare))
@@ -155,18 +156,14 @@ def _static(target: Target, samples: int, sent: Tree) -> str:
     return "; ".join(lines.shown())
 
 
-def _unread(module: nn.Module, sent: Tree) -> Iterator[tuple[str, Step]]:
+def _unread(module: nn.Module, trained: Tree, sent: Tree) -> Iterator[tuple[str, Step]]:
     """Yield the check that was not made: what is sent besides the trained parameters, if anything."""
-    trained, norms = _trained(module), {n for n, each in module.named_modules() if isinstance(each, _BatchNorm)}
     others = [name for name, value in sent.items() if value.is_floating_point() and name not in trained]
-    statistics = sum(name.rpartition(".")[0] in norms for name in others)
     if others:
+        norms = {n for n, each in module.named_modules() if isinstance(each, _BatchNorm)}
+        statistics = sum(name.rpartition(".")[0] in norms for name in others)
         note = f"no attack reads {len(others)} of the sent arrays, {statistics} of them statistics of batch norm"
         yield _settled(Check("buffers", Status.NOT_CHECKED, note=note))
-
-
-def _trained(module: nn.Module) -> Tree:
-    return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 def _check_sent(before: Tree, sent: Tree) -> None:
@@ -175,6 +172,9 @@ def _check_sent(before: Tree, sent: Tree) -> None:
         if name not in sent or sent[name].shape != value.shape:
             got = tuple(sent[name].shape) if name in sent else "nothing"
             raise InputError(f"sent[{name!r}] must have the shape {tuple(value.shape)} of the model, got {got}")
+    if all(math.isfinite(sent[name].detach().sum()) for name in before):
+        return
+    for name in before:  # a sum may also overflow
         if not bool(sent[name].isfinite().all()):
             raise InputError(f"sent[{name!r}] holds NaN or infinity")
 

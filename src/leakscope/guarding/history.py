@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from leakscope.auditing.limits import positive_number
 from leakscope.guarding.settings import BROKEN, Check, Decision, GuardSettings, Status
 
@@ -59,10 +61,17 @@ class GuardHistory:
 
 def task_of(target: Target, settings: GuardSettings) -> str:
     """Return a digest of what a guard is asked to check, whatever the weights and the update."""
-    model = target.model
-    modes = [module.training for module in model.modules()]
-    weights = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
+    layers = [
+        (name, type(layer).__qualname__, layer.extra_repr(), layer.training, [*map(_kind, layer._parameters.items())])
+        for name, layer in target.model.named_modules()
+    ]
     shape = None if target.inputs is None else tuple(target.inputs.shape)
     learning = (target.loss, target.client, target.defences, target.mean, target.std)
-    facts = (str(model), modes, weights, shape, *learning, replace(settings, log=None))
+    facts = (layers, shape, *learning, replace(settings, log=None))
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _kind(parameter: tuple[str, Tensor | None]) -> tuple[object, ...]:
+    """Return what is told of a parameter of a layer: nothing of its values."""
+    name, value = parameter
+    return (name,) if value is None else (name, *value.shape, str(value.dtype), value.requires_grad)

@@ -27,6 +27,7 @@ ROUNDS = 64
 UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
 CHUNK, WORK = 2**24, 2**27  # numbers of `slopes` at a time, and in a round
+PART = 256  # candidates whose slopes are found at a time
 # relative error of a sum of contributions: float32 with a margin of 10; in float64 samples that were subtracted before carry theirs
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-6}
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
@@ -117,10 +118,15 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Quotients that one or more units share: M x F inputs, which units gave each (M x K), and its slopes (M x C x K)."""
+    """Quotients that one or more units share: M x F inputs, which units gave each (M x K), and its slopes on these (M x C x U).
+
+    `units`, M x U, are the places of a candidate's units, and `filled` says which of them are no padding.
+    """
 
     inputs: Tensor
     members: Tensor
+    units: Tensor
+    filled: Tensor
     slopes: Tensor
 
     __repr__ = short_repr
@@ -238,8 +244,22 @@ def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False
     refined = refined / h[members.int().argmax(1), None]
     weights = members[several].to(h) * h
     refined[several] = (weights @ G) / (weights * h).sum(1, keepdim=True)
-    slopes = probe.slopes(refined) if len(members) else h.new_zeros(0, 1, len(h))
-    return _Candidates(refined, members, slopes)
+    units, filled = _places(members)
+    # slopes of all units at once would fill the memory where there are many classes
+    parts = zip(refined.split(PART), units.split(PART), strict=True)
+    slopes = [probe.slopes(rows).take_along_dim(places[:, None], 2) for rows, places in parts]
+    return _Candidates(refined, members, units, filled, torch.cat(slopes) if len(members) else h.new_zeros(0, 1, 1))
+
+
+def _places(members: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for M x K members the places of each row's, M x U with U the most of a row, and which of them are no padding."""
+    row, unit = members.nonzero(as_tuple=True)
+    number = members.sum(1)
+    place = torch.arange(len(row), device=row.device) - (number.cumsum(0) - number)[row]
+    units = unit.new_zeros(len(members), int(number.amax()) if len(members) else 1)
+    filled = torch.zeros_like(units, dtype=torch.bool)
+    units[row, place], filled[row, place] = unit, True
+    return units, filled
 
 
 def near_rows(rows: Tensor, error: Tensor) -> Tensor:
@@ -299,14 +319,16 @@ def _scaled(witness: tuple[Tensor, Tensor], factor: float) -> tuple[Tensor, Tens
 
 def _misfits(candidates: _Candidates, ledger: Ledger, factors: Tensor) -> Tensor:
     """Return M x C: the largest error of `h = factor * slope` on a candidate's units, over what rounding allows."""
-    error = (ledger.left.bias - factors[..., None] * candidates.slopes).abs() / ledger.error().clamp_min(TINY**10)
-    return (error * candidates.members[:, None]).amax(2)
+    bias, allowed = (each[candidates.units][:, None] for each in (ledger.left.bias, ledger.error().clamp_min(TINY**10)))
+    error = (bias - factors[..., None] * candidates.slopes).abs() / allowed
+    return (error * candidates.filled[:, None]).amax(2)
 
 
 def _best_factors(candidates: _Candidates, ledger: Ledger) -> Tensor:
     """Return M x C: the factor by which each label's slope explains a candidate's units best."""
-    slopes = candidates.slopes * candidates.members[:, None]
-    return (slopes @ ledger.left.bias) / slopes.square().sum(2).clamp_min(TINY**10)
+    slopes = candidates.slopes * candidates.filled[:, None]
+    along = (slopes @ ledger.left.bias[candidates.units][..., None])[..., 0]
+    return along / slopes.square().sum(2).clamp_min(TINY**10)
 
 
 def _fitted_factor(candidates: _Candidates, ledger: Ledger) -> float | None:

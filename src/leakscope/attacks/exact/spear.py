@@ -14,7 +14,6 @@ fits no label; samples with proportional gradients lower the rank and are not to
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +48,7 @@ SILENT = {
     torch.float64: 1e-8,
     torch.float32: 1e-3,
 }  # zero of a direction on a unit, and length of a unit's row beside the longest
-SPARSE = 0.1  # share of zeros of a direction
+SPARSE = 0.1  # share of zeros of a direction, but no more than twice those that any direction may have
 APART = 0.05  # length of a direction outside the span of those chosen
 TRIES = (
     4  # groups of starts after which a layer is given up if not half of the directions are sparse, such as one of tanh
@@ -57,7 +56,7 @@ TRIES = (
 POLISH = 4
 POOL = 16  # directions that are kept, in units of the samples
 AGREES = 1e-3  # misfit of a sample with its label
-WRONG, SWAPS = 4, 32  # most samples without a label that are mended by swaps, and swaps that are tried for it
+NARROW = 4 * STARTS  # starts of a search among the directions of samples that do not agree
 
 
 def unmix(
@@ -84,11 +83,11 @@ def unmix(
     if not 0 < rank <= min(MOST, len(h) // 2, TOO_MANY * samples):
         return peeled
     L, R = left[:, :rank], values[:rank, None] * right[:rank]
-    complete = (
-        pair for pair in _directions(L, SILENT[update.dtype], draws, seed, out_of_time) if pair[0].shape[1] == rank
-    )
-    for Q, others in complete:
-        unmixed = _swapped(Q, others, partial(_fit, L=L, R=R, h=h, probe=probe))
+    search = partial(_directions, zero=SILENT[update.dtype], seed=seed, out_of_time=out_of_time)
+    for Q in search(L, draws=draws):
+        if Q.shape[1] < rank:
+            continue
+        unmixed = _narrowed(Q, L, partial(_fit, L=L, R=R, h=h, probe=probe), search)
         if unmixed.right < rank:
             continue
         rows, labels = torch.cat([peeled.inputs, unmixed.inputs]), torch.cat([peeled.labels, unmixed.labels])
@@ -136,29 +135,30 @@ def _weight(fitted: float, certified: float, factor: float | None, samples: int)
     return fitted if lower and not certified else None
 
 
-def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit]) -> _Fit:
-    """Return the best fit after swaps of directions of samples that do not agree for `others`, as long as more agree."""
+def _narrowed(Q: Tensor, L: Tensor, fit: Callable[[Tensor], _Fit], search: Callable[..., Iterator[Tensor]]) -> _Fit:
+    """Return the best fit after the directions of samples that do not agree are searched again, among themselves.
+
+    `R = sum_i q_i x_i` whatever the directions. If those of some samples are right, the wrong ones span what the right ones of the
+    other samples span: a space of fewer dimensions, in which they are found sooner.
+    """
     best = fit(Q)
-    for _ in range(Q.shape[1]):
-        before = best.right
-        wrong = (best.misfit > AGREES).nonzero()[:, 0].tolist()
-        if len(wrong) > WRONG:
-            return best
-        for other, place in itertools.islice(itertools.product(others.mT, wrong), SWAPS):
-            trial = Q.clone()
-            trial[:, place] = other
-            if (swapped := fit(trial)).right > best.right:
-                best, Q = swapped, trial
-                break
-        if best.right == before:
+    while 0 < best.right < Q.shape[1] - 1:
+        wrong = best.misfit > AGREES
+        basis = torch.linalg.qr(Q[:, wrong]).Q
+        trials = (
+            torch.cat([Q[:, ~wrong], basis @ q], 1) for q in search(L @ basis, draws=NARROW) if len(q) == q.shape[1]
+        )
+        better = next(((trial, found) for trial in trials if (found := fit(trial)).right > best.right), None)
+        if better is None:
             break
+        Q, best = better
     return best
 
 
 def _directions(
-    L: Tensor, zero: float, draws: int, seed: int, out_of_time: Callable[[int], bool] | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return after each group of starts the sparsest independent directions q so far, b x at most b, and others; end if few are sparse."""
+    L: Tensor, *, zero: float, draws: int, seed: int, out_of_time: Callable[[int], bool] | None
+) -> Iterator[Tensor]:
+    """Return after each group of starts the sparsest independent directions q so far, b x at most b; end if few are sparse."""
     length = L.norm(dim=1)
     strongest = length.argsort(descending=True)[:ROWS]
     U = L[strongest[length[strongest] > zero * length.max()]]
@@ -171,13 +171,13 @@ def _directions(
         chosen = torch.randint(len(U), (STARTS,), generator=generator).to(U.device)
         starts = _null_vectors(U, generator) if number % 2 else U[chosen]
         outside = torch.rand(STARTS, 1, generator=generator, dtype=U.dtype).to(U)
-        starts = starts - outside * (starts @ _projector(basis))
-        descended = _descend(U, starts, POWERS[number // 2 % len(POWERS)])
-        pool, places = _sparsest(torch.cat([pool, descended]), U, zero)
+        away = starts - outside * (starts @ _projector(basis))
+        # a direction with few zeros may be no minimum, but it is a start where few directions are left
+        found = [pool, starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)] if number % 2 else [pool]
+        descended = _descend(U, away, POWERS[number // 2 % len(POWERS)])
+        pool, places = _sparsest(torch.cat([*found, descended]), U, zero)
         pool[places] = basis = _sharpened(pool[places], U, zero)
-        rest = torch.ones(len(pool), dtype=torch.bool, device=U.device)
-        rest[places] = False
-        yield basis.mT, pool[rest].mT
+        yield basis.mT
 
 
 def _null_vectors(U: Tensor, generator: torch.Generator) -> Tensor:
@@ -216,7 +216,7 @@ def _sparsest(directions: Tensor, U: Tensor, zero: float) -> tuple[Tensor, list[
     directions = directions[directions.isfinite().all(1)]
     zeros = ((directions @ U.mT).abs() <= zero).sum(1)
     order = zeros.argsort(descending=True, stable=True)
-    order = order[zeros[order] >= SPARSE * len(U)]
+    order = order[zeros[order] >= min(SPARSE * len(U), 2 * U.shape[1])]
     directions, zeros = directions[order], zeros[order]
     again = ((directions @ directions.mT).abs() >= 1 - zero).triu(1).any(0)
     directions = directions[~again][: POOL * U.shape[1]]
