@@ -353,6 +353,19 @@ def test_exact_checks_and_labels_that_may_act_never_rest() -> None:
     assert named(again, "labels").recovered == share
 
 
+@pytest.mark.parametrize("exact", [Status.PASSED, Status.NOT_APPLICABLE])
+def test_every_exact_attack_that_a_network_admits_keeps_running(exact: Status) -> None:
+    none = Check("analytic", Status.NOT_APPLICABLE, by_structure=True)
+    ran = (
+        Check("static", Status.PASSED),
+        Check("labels", Status.PASSED),
+        none,
+        Check("cpl", Status.PASSED, evaluations=5),
+    )
+    for checks, remains in ((ran, False), ((*ran, Check("cpa", exact)), True)):
+        assert GuardHistory().guarded("task", Decision.SEND, checks, 1.0, rested=False).exact is remains
+
+
 def test_what_leaked_or_was_not_tested_long_enough_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     for result in rounds(dense(), [1e-3] * 2):
         assert (result.decision, result.checks[-1].status) == (Decision.REFUSE, Status.LEAKED)

@@ -37,6 +37,7 @@ class Status(enum.Enum):
     NOT_CHECKED = "not checked"
 
 
+UNSEARCHED = ("static", "labels", "buffers")  # checks that attack no example
 BROKEN = (Status.FAILED, Status.TIMED_OUT)
 
 
@@ -52,6 +53,11 @@ class Check:
     note: str = ""
     by_structure: bool = False  # not applicable to any update of the model
     defended: bool = False  # of the update after the defence was added
+
+    @property
+    def exact(self) -> bool:
+        """Return whether it is an attack by algebra, which costs little and runs in every round."""
+        return self.evaluations is None and self.name not in UNSEARCHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
