@@ -823,7 +823,7 @@ def test_a_file_says_what_to_audit(tmp_path: Path) -> None:
 def test_a_file_with_an_empty_gate_is_refused(tmp_path: Path, gate: str) -> None:
     path = tmp_path / "audit.yaml"
     path.write_text(f"model: lenet_cpl\ndata: {{name: digits}}\nfail_above: {gate}\n")
-    with pytest.raises(InputError, match="yaml:3: fail_above: .* empty, which would let everything pass"):
+    with pytest.raises(InputError, match=r"yaml:3: fail_above: .* empty, which would let everything pass"):
         read_request(path)
 
 
