@@ -42,7 +42,7 @@ def check_update(
 ) -> Check | None:
     """Return the check that read the update back, else the first that failed or ran out of time, else None; add all to `checks`."""
     steps: list[tuple[str, Step]] = []
-    trained = {name: value for name, value in target.model.named_parameters() if value.requires_grad}
+    trained: Tree = {name: value for name, value in target.model.named_parameters() if value.requires_grad}
 
     def prepare() -> Check:
         if (
