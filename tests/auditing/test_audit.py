@@ -819,6 +819,14 @@ def test_a_file_says_what_to_audit(tmp_path: Path) -> None:
     assert make_subject(replace(request.target, client=None)).model.classes == 10
 
 
+@pytest.mark.parametrize("gate", ["", "{}", "{asr: }", "{asr: , psnr: 18}"])
+def test_a_file_with_an_empty_gate_is_refused(tmp_path: Path, gate: str) -> None:
+    path = tmp_path / "audit.yaml"
+    path.write_text(f"model: lenet_cpl\ndata: {{name: digits}}\nfail_above: {gate}\n")
+    with pytest.raises(InputError, match=r"yaml:3: fail_above: .* empty, which would let everything pass"):
+        read_request(path)
+
+
 def test_data_may_be_named_by_a_word_as_in_a_scenario(tmp_path: Path) -> None:
     path = tmp_path / "audit.yaml"
     path.write_text("model: lenet_cpl\ndata: digits\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch.testing import assert_close
 
 from leakscope.attacks.batch_statistics import read_batch_statistics
 from leakscope.auditing import suite
-from leakscope.auditing.capture_audit import audit_captures
+from leakscope.auditing.capture_audit import audit_captures, best_rounds
 from leakscope.auditing.capture_reader import BEST_ROUND, observe_captures
 from leakscope.auditing.suite import TARGETS
 from leakscope.auditing.target import Target
@@ -85,6 +86,31 @@ def test_captures_of_other_epochs_or_batches_are_named_too(tmp_path: Path, confi
     write(tmp_path, 0)
     write(tmp_path, 1, config=config)
     assert any("1 of 2 captures" in item.what for item in audited(tmp_path).untested)
+
+
+@pytest.mark.parametrize("config", [{"lr": 0.1}, {"lr": 0.1, "epochs": 5}, {"lr": 0.1, "batch-size": 4}, {}])
+def test_steps_that_are_not_stated_are_not_taken_to_be_one(tmp_path: Path, config: dict[str, Any]) -> None:
+    write(tmp_path, 0, examples=8, config=config)
+    made = audited(tmp_path)
+    assert "local steps" in {item.what for item in made.untested}
+    assert "sme" in {run.name for run in made.unscored} | {cut.name for cut in made.short}
+    assert any("rate times steps" in note for note in made.notes)
+
+
+def test_a_training_that_is_stated_whole_is_simulated(tmp_path: Path) -> None:
+    write(tmp_path, 0, examples=8, config={"lr": 0.1, "epochs": 5, "batch-size": 4})
+    made = audited(tmp_path, truth=lambda p: held(p, 8))
+    assert made.exposure.client.local == LocalTraining(rate=0.1, epochs=5, batch_size=4)
+    assert "local steps" not in {item.what for item in made.untested}
+
+
+def test_the_commonest_kind_is_attacked_and_the_rest_makes_the_audit_unfinished(tmp_path: Path) -> None:
+    write(tmp_path, 0, rate=0.001)
+    for client in range(1, 6):
+        write(tmp_path, client)
+    made = audited(tmp_path, truth=held)
+    assert made.measures.asr.n == 5
+    assert "1 of 6 captures were left out" in made.unfinished
 
 
 def test_a_training_that_the_target_tells_stands_above_what_captures_tell(tmp_path: Path) -> None:
@@ -274,6 +300,16 @@ def test_the_best_round_is_chosen_by_the_mismatch(tmp_path: Path, spoiled: int) 
     made = audited(tmp_path, truth=held)
     assert made.grade == "F"
     assert made.recovered == 2
+
+
+def test_the_round_with_most_certified_samples_stands_above_a_smaller_mismatch() -> None:
+    mismatch = torch.tensor([1e-9, 0.2, 0.1, 0.3])
+    proved = torch.tensor([[False, False], [True, False], [True, False], [False, False]])
+    guess = SimpleNamespace(mismatch=mismatch, trace=mismatch[:, None], outcome=torch.full((4,), 2), proved=proved)
+    owners = torch.tensor([0, 0, 0, 1])
+    assert best_rounds(guess, owners).tolist() == [2, 3]  # type: ignore[arg-type]
+    guess.proved = None
+    assert best_rounds(guess, owners).tolist() == [0, 3]  # type: ignore[arg-type]
 
 
 def test_every_client_comes_before_the_second_round_of_any(tmp_path: Path) -> None:

@@ -16,9 +16,12 @@ from leakscope import Decision, GuardSettings, LocalTraining, Target, guard
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
+from leakscope.core.types import make_batch
 from leakscope.data import load
 from leakscope.defences import DEFENCES, Clip, Defence, GaussianNoise, RememberingDefence
+from leakscope.defences.on_data import Transform
 from leakscope.guarding import checks as guard_checks
+from leakscope.guarding import scoring
 from leakscope.guarding.checks import expose_update
 from leakscope.guarding.guard import Guarded, GuardWarning
 from leakscope.guarding.history import GuardHistory
@@ -171,6 +174,52 @@ def test_a_matching_attack_that_the_time_cuts_too_short_has_not_checked_anything
     result = guarded(convolutional(), 8, least_evaluations=10)
     assert (named(result, "cpl").status, named(result, "cpl").evaluations) == (Status.TIMED_OUT, 3)
     assert result.decision is Decision.REFUSE
+
+
+def test_a_matching_attack_needs_all_its_evaluations_or_a_quarter_of_its_authors() -> None:
+    assert GuardSettings().enough(40_000) == GuardSettings().evaluations
+    assert GuardSettings().enough(400) == 100
+    assert GuardSettings(least_evaluations=7).enough(400) == 7
+
+
+def test_a_time_that_ends_after_five_evaluations_stops_an_update_that_leaks_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = guard_checks.Pace
+    monkeypatch.setattr(guard_checks, "Pace", lambda until, most: pace(until=until, most=min(most, 5)))
+    result = guarded(convolutional(), 1, attacks=("cpl",))
+    assert (result.decision, named(result, "cpl").status) == (Decision.REFUSE, Status.TIMED_OUT)
+    assert "too short: 5 of 60 evaluations; its authors use up to" in result.reason
+
+
+def test_an_update_is_not_sent_without_saying_how_long_it_was_attacked() -> None:
+    result = guarded(convolutional(), 1, evaluations=5, attacks=("cpl",))  # fewer on purpose
+    assert result.decision is Decision.SEND
+    assert "cpl: 5 evaluations; its authors use up to" in result.reason
+
+
+def transformed(x: Tensor, client: Client, seed: int) -> Tensor:
+    batch = make_batch(x[None], torch.zeros(1, len(x), dtype=torch.int64), classes=10)
+    return client.transformed(batch, (seed,)).inputs[0]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_example_that_is_read_back_transformed_has_leaked(number: int) -> None:
+    client, net, (x, y) = Client(on_data=Transform(crop=2)), dense(), digits(number)
+    settings = GuardSettings(evaluations=2, seconds=600, attacks=("cpl",))
+    target = Target(model=net, inputs=x, labels=y, client=client)
+    sent = gradient(net, transformed(x, client, 12_345), y)  # draws that the guard does not know
+    assert guard(replace(target, client=None), sent, settings=settings).decision is Decision.SEND
+    result = guard(target, sent, settings=settings)
+    assert (result.decision, result.checks[-1].status) == (Decision.REFUSE, Status.LEAKED)
+
+
+def test_a_guess_is_compared_with_what_the_network_may_have_seen() -> None:
+    client, net, (x, y) = Client(on_data=Transform(crop=2)), dense(), digits(3)
+    exposure, _ = expose_update(Target(model=net, inputs=x, labels=y, client=client), gradient(net, x, y))
+    seen = transformed(x, client, 0)[None]
+    assert scoring._share_as_seen(exposure, seen) == 1.0
+    assert scoring._share_as_seen(exposure, torch.rand_like(seen)) == 0.0
 
 
 def test_an_open_guard_goes_on_after_a_failure_and_still_finds_the_leak() -> None:
@@ -351,6 +400,19 @@ def test_exact_checks_and_labels_that_may_act_never_rest() -> None:
     share = named(first, "labels").recovered
     assert share is not None
     assert named(again, "labels").recovered == share
+
+
+@pytest.mark.parametrize("exact", [Status.PASSED, Status.NOT_APPLICABLE])
+def test_every_exact_attack_that_a_network_admits_keeps_running(exact: Status) -> None:
+    none = Check("analytic", Status.NOT_APPLICABLE, by_structure=True)
+    ran = (
+        Check("static", Status.PASSED),
+        Check("labels", Status.PASSED),
+        none,
+        Check("cpl", Status.PASSED, evaluations=5),
+    )
+    for checks, remains in ((ran, False), ((*ran, Check("cpa", exact)), True)):
+        assert GuardHistory().guarded("task", Decision.SEND, checks, 1.0, rested=False).exact is remains
 
 
 def test_what_leaked_or_was_not_tested_long_enough_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,17 +106,17 @@ def _audited(
         report("captures", "reading and checking")
         if holds_tokens(request.target):
             return _audited_tokens(directory, request, clients, attacks, report)
-        exposure, known, owners = _gathered(directory, request, clients)
+        exposure, known, owners, steps, unplayed = _gathered(directory, request, clients)
         check_updates(exposure)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
         return replace(_unscored(request, [], []), static=inspect_target(request.target))
-    local, lacks = exposure.client.local, find_shortfall(to(exposure.model, device="cpu"))
+    lacks = find_shortfall(to(exposure.model, device="cpu"))
     suite = plan_suite(
         exposure.model,
         exposure.knowledge,
         exposure.informed,
-        steps=None if local is None else local.steps(exposure.knowledge.samples),
+        steps=steps,
         shares=exposure.observation.shares,
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
@@ -125,7 +126,7 @@ def _audited(
     entries, untested = choose_attacks(*suite, attacks, exposure)
     request.untested.extend((*untested, *left_out_statistics(exposure)))
     if known:
-        audit = _scored(request, exposure, entries, report, owners)
+        audit = _scored(request, exposure, entries, report, owners, unplayed)
     else:
         audit = _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
     return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples))
@@ -142,8 +143,18 @@ def _audited_tokens(
     )
 
 
-def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool, Tensor]:
-    """Return the exposure of the captures, whether their true data is known, and the number of each capture's client."""
+class Gathered(NamedTuple):
+    """The exposure of captures and what is known of them."""
+
+    exposure: Exposure
+    known: bool  # whether their true data is
+    owners: Tensor  # the number of each capture's client
+    steps: int | None  # local steps of a client; None: not known
+    unplayed: str  # captures that were left out, in words
+
+
+def _gathered(directory: Path, request: Request, clients: int) -> Gathered:
+    """Return the captures to attack as an exposure."""
     target, notes = request.target, request.notes
     model, inputs = model_of_captures(target, notes)
     loss = captured_loss(target.loss, model, notes)
@@ -156,7 +167,10 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
     if truth is not None and isinstance(loss, UserLoss):
         loss, truth = captured_truth(request.target.loss, loss, model, truth)
     scaling = scaling_of_captures(target, inputs, None if truth is None else truth[0], notes)
-    local = client.local or local_training(chosen, model, target, notes)
+    if (local := client.local) is None:
+        local, steps = local_training(chosen, model, target, notes, request.untested)
+    else:
+        steps = local.steps(samples)
     client = replace(client, local=local, scaling=scaling, loss=loss)
     check_batch(model, client, samples)
     observation = observe_captures(chosen.captures, model, samples, shares)
@@ -177,7 +191,7 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
     model, observation = to((model, observation), device=device)
     informed = knowledge_of_defences(knowledge, client, observation) if is_defended(client) else None
     exposure = Exposure(model, client, batch, seeds, observation, knowledge, informed)
-    return exposure, truth is not None, torch.tensor(chosen.owners)
+    return Gathered(exposure, truth is not None, torch.tensor(chosen.owners), steps, chosen.unplayed)
 
 
 def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
@@ -187,10 +201,13 @@ def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
 
 
 def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
-    """Return for every client the capture with the least mismatch, relative to its start; the truth is not consulted."""
+    """Return for every client the capture with most certified samples, then the least mismatch; the truth is not consulted."""
     worst = 1e30  # of a diverged attack, yet less than that of another client
     left = relative_mismatch(guess).nan_to_num(worst, worst).masked_fill(guess.outcome == Outcome.DIVERGED, worst)
     own = owners == torch.arange(int(owners.max()) + 1)[:, None]
+    if guess.proved is not None:
+        proved = torch.where(own, guess.proved.sum(1).to(own.device), -1)
+        own &= proved == proved.max(1, keepdim=True).values
     return torch.where(own, left, torch.inf).argmin(1)
 
 
@@ -206,7 +223,9 @@ def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
 
 
-def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Reporter, owners: Tensor) -> Audit:
+def _scored(
+    request: Request, exposure: Exposure, entries: Sequence[Entry], report: Reporter, owners: Tensor, unplayed: str
+) -> Audit:
     """Return the audit of captures whose true data is known."""
     budget = request.budget
     attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
@@ -218,7 +237,8 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
     runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
     exposure = first_rounds(exposure, owners)
     cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
-    done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working))
+    left = "; ".join(filter(None, (done.unplayed, unplayed)))
+    done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working), unplayed=left)
     reading = read_labels(exposure, budget)
     pace = Pace(budget.clock, budget.end)
     nulls, left_out = ([], []) if done.interrupted else null_runs(exposure, pace=pace)

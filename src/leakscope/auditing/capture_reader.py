@@ -40,10 +40,18 @@ MOST_RATE, MOST_EPOCHS = 1e6, 1000
 MOST_EXAMPLES = 10_000
 MOST_VALUES = 2**28
 EDGE = 1e-3
-BEST_ROUND = "of several rounds of one client each attack keeps the one that it explains best, by its own mismatch and not by the truth"
+BEST_ROUND = (
+    "of several rounds of one client each attack keeps the one with most certified samples, then the least mismatch; the truth is "
+    "not consulted"
+)
 OTHERS = (
-    "they share something else, or were trained with another learning rate, epochs or batch size than the first one, and an "
+    "they share something else, or were trained with another learning rate, epochs or batch size than most, and an "
     "attack simulates one training; audit them from a directory of their own"
+)
+STEPS = "local steps"
+UNSTATED = (
+    "the captures do not state both the epochs and the batch size, so the number of local steps is not known: their config takes "
+    "'epochs' and 'batch-size', or give the target a client"
 )
 
 
@@ -79,11 +87,17 @@ def _counter(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StatedTraining:
-    """Local training as stated by the server's configuration; rate None: not stated."""
+    """Local training as stated by the server's configuration; None: not stated."""
 
     rate: float | None = None
-    epochs: int = 1
+    epochs: int | None = None
     batch_size: int | None = None
+
+    def known(self, samples: int) -> LocalTraining | None:
+        """Return the local training of a client of `samples` examples; None if its rate or the number of its steps is not known."""
+        if self.rate is None or self.epochs is None or (self.batch_size is None and samples > 1):
+            return None
+        return LocalTraining(rate=self.rate, epochs=self.epochs, batch_size=self.batch_size)
 
 
 def stated_training(config: Mapping[str, Plain], where: str) -> StatedTraining:
@@ -96,7 +110,7 @@ def stated_training(config: Mapping[str, Plain], where: str) -> StatedTraining:
     (rate_name, rate), (epochs_name, epochs), (size_name, size) = first(RATE), first(EPOCHS), first(BATCH_SIZE)
     return StatedTraining(
         None if rate is None else positive_number(rate, rate_name, MOST_RATE),
-        1 if epochs is None else whole_number(epochs, epochs_name, 1, MOST_EPOCHS),
+        None if epochs is None else whole_number(epochs, epochs_name, 1, MOST_EPOCHS),
         None if size is None else whole_number(size, size_name, 1, MOST),
     )
 
@@ -135,18 +149,22 @@ class Chosen:
     samples: int
     stated: StatedTraining
     inferred: Inferred | None = None
+    unplayed: str = ""  # captures of another kind, in words
 
 
 def choose(
     listed: Sequence[Listed], model: Model, target: Target, most: int, notes: list[str], untested: list[Untested]
 ) -> Chosen:
-    """Return at most `most` captures of one kind with the fewest examples, which leak most; further rounds of a client come last."""
+    """Return at most `most` captures of the commonest kind with the fewest examples, which leak most; further rounds of a client last."""
     known = [item.examples for item in listed if item.examples]
     fewest = min(known) if known else None
     small = [item for item in listed if fewest is None or item.examples == fewest]
-    alike = [item for item in small if (item.shares, item.stated) == (small[0].shares, small[0].stated)]
-    if len(alike) < len(small):
-        untested.append(Untested(f"{len(small) - len(alike)} of {len(listed)} captures", OTHERS))
+    commonest = Counter((item.shares, item.stated) for item in small).most_common(1)[0][0]
+    alike = [item for item in small if (item.shares, item.stated) == commonest]
+    unplayed = f"{len(small) - len(alike)} of {len(listed)} captures" if len(alike) < len(small) else ""
+    if unplayed:
+        untested.append(Untested(unplayed, OTHERS))
+        unplayed += " were left out"
     picked = _first_rounds_first(alike)[:most]
     numbers = {owner: number for number, owner in enumerate(dict.fromkeys(item.owner for item in picked))}
     owners = tuple(numbers[item.owner] for item in picked)
@@ -159,13 +177,13 @@ def choose(
                 f"{len(captures)} of {len(listed)} captures were attacked: those of {fewest} examples, the fewest"
             )
         _check_size(len(captures), fewest, model)
-        return Chosen(captures, owners, fewest, alike[0].stated)
+        return Chosen(captures, owners, fewest, alike[0].stated, unplayed=unplayed)
     inferred = infer_first(captures[0], model, target)
     guess = inferred.samples
     samples = whole_number(target.examples, "examples", 1, MOST) if guess.value is None else int(guess.value)
     notes.append(f"the captures do not say how many examples a client had: {samples} taken; inferred: {guess}")
     _check_size(len(captures), samples, model)
-    return Chosen(captures, owners, samples, alike[0].stated, inferred)
+    return Chosen(captures, owners, samples, alike[0].stated, inferred, unplayed)
 
 
 def _first_rounds_first(listed: Sequence[Listed]) -> list[Listed]:
@@ -192,27 +210,30 @@ def infer_first(capture: Capture, model: Model, target: Target) -> Inferred:
     return infer(model, capture.before, capture.sent, shares=Shares(capture.shares), loss=str(target.loss))
 
 
-def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str]) -> LocalTraining | None:
-    """Return the local training the server's configuration states, else a single step of the same length."""
+def local_training(
+    chosen: Chosen, model: Model, target: Target, notes: list[str], untested: list[Untested]
+) -> tuple[LocalTraining | None, int | None]:
+    """Return the local training and its steps: as stated, else a single step of the same length (None: not known) and None."""
     stated, first = chosen.stated, chosen.captures[0]
     weights = first.shares == "weights"
+    training = stated.known(chosen.samples) if weights else None
     inferred = chosen.inferred
-    if inferred is None and weights and stated.rate is None:
+    if inferred is None and weights and training is None:
         inferred = infer_first(first, model, target)
     if inferred is not None:
         notes.append(_labels_note(inferred, chosen.samples))
-    if not weights:
-        return None
-    if stated.rate is not None:
-        return LocalTraining(rate=stated.rate, epochs=stated.epochs, batch_size=stated.batch_size)
-    if inferred is None:
-        return None
-    product = inferred.rate_times_steps
-    notes.append(
-        f"the learning rate is not known; inferred from the first capture, for all: rate times steps: {product}"
-    )
-    notes.append(f"inferred local steps: {inferred.steps}")
-    return LocalTraining(rate=product.value) if product.value else None
+    if training is not None:
+        return training, training.steps(chosen.samples)
+    if not weights or inferred is None:
+        return None, None
+    what = "the learning rate is not known" if stated.rate is None else "the number of local steps is not stated"
+    product, steps = inferred.rate_times_steps, inferred.steps
+    notes.append(f"{what}; inferred from the first capture, for all: rate times steps: {product}")
+    notes.append(f"inferred local steps: {steps}")
+    untested.append(Untested(STEPS, UNSTATED))
+    counted = stated.rate * steps.value if stated.rate and steps.value else None
+    length = product.value or counted
+    return (LocalTraining(rate=length) if length else None), None
 
 
 def _labels_note(inferred: Inferred, samples: int) -> str:

@@ -46,6 +46,7 @@ from leakscope.scenario.schema import build_value
 from leakscope.scenario.settings import DataChoice
 
 SAMPLE = 64
+EMPTY_GATE = "a gate or a limit is empty, which would let everything pass: give limits such as {asr: 0.05, psnr: 18}, or leave it out"
 OF_DATA = ("name", "part", "first")  # fields of a data choice that an audit uses; it simulates the clients itself
 
 
@@ -206,6 +207,9 @@ def _asked(file: UserFile) -> AuditFile:
         "on_model": value("on_model", lambda settings: Polarisation(**settings)),  # type: ignore[arg-type]
         "fail_above": {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None},
     }
+    gate = file.data.get("fail_above") or {}
+    if "fail_above" in file.data and (not gate or None in gate.values()):
+        problems.append(Problem(("fail_above",), EMPTY_GATE))
     if problems:
         raise file.error(problems)
     return AuditFile(**asked)  # type: ignore[arg-type]  # each built by its maker

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES, chosen_rule
 from leakscope.auditing.attack_runs import check_finite, plan_exposure
+from leakscope.auditing.attempts import evaluations_of
 from leakscope.auditing.chosen_attacks import suite_name
 from leakscope.auditing.inspection import inspect
 from leakscope.auditing.limits import Budget, Pace, first_line
@@ -24,9 +24,10 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Observation, Round, Shares, make_batch
 from leakscope.guarding.history import GuardHistory
+from leakscope.guarding.scoring import share_recovered
 from leakscope.guarding.settings import BROKEN, Check, GuardSettings, Status
 from leakscope.metrics.labels import label_overlap
-from leakscope.play import Exposure, is_defended, judge, reconstruct
+from leakscope.play import Exposure, is_defended, reconstruct
 
 Step = Callable[[], Check]
 
@@ -41,7 +42,7 @@ def check_update(
 ) -> Check | None:
     """Return the check that read the update back, else the first that failed or ran out of time, else None; add all to `checks`."""
     steps: list[tuple[str, Step]] = []
-    trained = {name: value for name, value in target.model.named_parameters() if value.requires_grad}
+    trained: Tree = {name: value for name, value in target.model.named_parameters() if value.requires_grad}
 
     def prepare() -> Check:
         if (
@@ -184,7 +185,7 @@ def _above(share: float, threshold: float) -> Status:
 
 
 def _attacked(exposure: Exposure, entry: Entry, settings: GuardSettings, pace: Pace) -> Check:
-    """Return the check by one attack; one that the time cut too short has not checked anything."""
+    """Return the check by one attack; one that was cut too short has not checked anything."""
     execution = Execution(device=str(exposure.device), form="loop", out_of_time=pace)  # one trial, by plain autograd
     try:
         guess = reconstruct(exposure, entry.make(entry.most or 0), execution, informed=entry.informed)
@@ -192,18 +193,20 @@ def _attacked(exposure: Exposure, entry: Entry, settings: GuardSettings, pace: P
         if entry.most is not None:
             raise
         return Check(entry.name, Status.NOT_APPLICABLE, note=str(error))
-    places = (
-        torch.arange(exposure.batch.samples) % guess.inputs.shape[1]
-    )  # fewer guesses than examples are compared repeatedly
-    guess = replace(guess, inputs=guess.inputs[:, places], labels=guess.labels[:, places])
-    run = judge(exposure.batch, guess)
-    recovered = run.summary.content.value
+    recovered = share_recovered(exposure, guess, exact=entry.most is None)
     status = _above(recovered, settings.threshold)
-    evaluations = None if entry.most is None else int(run.reconstruction.evaluations.max())
-    short = pace.ended if evaluations is None else pace.ended and evaluations < settings.least_evaluations
-    if short and status is Status.PASSED:
-        status = Status.TIMED_OUT
-    return Check(entry.name, status, recovered, evaluations=evaluations)
+    if entry.most is None:
+        late = pace.ended and status is Status.PASSED
+        return Check(entry.name, Status.TIMED_OUT if late else status, recovered)
+    authors, evaluations = evaluations_of(entry), int(guess.evaluations.max())
+    enough = settings.enough(authors)
+    note = f"{evaluations} evaluations; its authors use up to {authors:g}"
+    if pace.ended and evaluations < enough and status is Status.PASSED:
+        status, note = (
+            Status.TIMED_OUT,
+            f"too short: {evaluations} of {enough} evaluations; its authors use up to {authors:g}",
+        )
+    return Check(entry.name, status, recovered, evaluations=evaluations, note=note)
 
 
 def expose_update(target: Target, sent: Tree) -> tuple[Exposure, Subject]:

@@ -17,7 +17,7 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -114,8 +114,7 @@ def _decide(
     part = FIRST_SHARE if defending else 1.0
     worst = check_update(target, sent, settings, Budget(part * settings.seconds, began), checks, resting)
     if worst is None:
-        unchecked = ", ".join(check.name for check in checks if check.status is Status.NOT_CHECKED)
-        return Decision.SEND, sent, f"no check read anything back{f'; not checked: {unchecked}' if unchecked else ''}"
+        return Decision.SEND, sent, _nothing(checks)
     if worst.status in BROKEN:
         return (Decision.SEND, sent, _words(worst)) if settings.fail_open else (Decision.REFUSE, None, _words(worst))
     if not defending:
@@ -134,12 +133,20 @@ def _decide(
     return Decision.REFUSE, None, f"{_words(left)}, after the defence was added"
 
 
+def _nothing(checks: Sequence[Check]) -> str:
+    """Return in words what read nothing back, with the evaluations of every matching attack, and what was not checked."""
+    matched = "; ".join(f"{check.name}: {check.note}" for check in checks if check.evaluations is not None)
+    unchecked = "; ".join(f"{check.name}: {check.note}" for check in checks if check.status is Status.NOT_CHECKED)
+    reason = f"no check read anything back ({matched})" if matched else "no matching attack was run in this round"
+    return f"{reason}; not checked: {unchecked}" if unchecked else reason
+
+
 def _words(check: Check) -> str:
     """Return a check's result in words."""
     what = "labels" if check.name == "labels" else "examples"
     share = f"{check.recovered:.0%} of the {what}" if check.recovered is not None else check.note
     if check.status is Status.TIMED_OUT and check.evaluations is not None:
-        share = f"{check.evaluations} evaluations, not conclusive"
+        share = check.note
     return f"{check.name} {check.status.value}{f': {share}' if share else ''}"
 
 

@@ -50,7 +50,7 @@ class GuardHistory:
         if rested:
             return history
         evaluations = min(check.evaluations for check in checks if check.evaluations is not None)
-        exact = not any(check.name == "analytic" and check.by_structure for check in checks)
+        exact = any(check.exact and not check.by_structure for check in checks)
         return replace(history, task=task, cost=seconds, evaluations=evaluations, rounds=0, exact=exact)
 
     def rest(self, name: str) -> Check:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from leakscope.auditing.attempts import ENOUGH_SHARE
 from leakscope.auditing.limits import MOST, positive_number, whole_number
 from leakscope.auditing.suite import PUBLISHED
 from leakscope.auditing.target import list_defences
@@ -37,6 +39,7 @@ class Status(enum.Enum):
     NOT_CHECKED = "not checked"
 
 
+UNSEARCHED = ("static", "labels", "buffers")  # checks that attack no example
 BROKEN = (Status.FAILED, Status.TIMED_OUT)
 
 
@@ -53,6 +56,11 @@ class Check:
     by_structure: bool = False  # not applicable to any update of the model
     defended: bool = False  # of the update after the defence was added
 
+    @property
+    def exact(self) -> bool:
+        """Return whether it is an attack by algebra, which costs little and runs in every round."""
+        return self.evaluations is None and self.name not in UNSEARCHED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSettings:
@@ -61,7 +69,8 @@ class GuardSettings:
     `threshold` and `label_threshold` are the shares of examples and labels that may be read back: above, `action` is taken. Labels
     alone never act by default: those of small batches can always be read. `seconds` is the time for all checks. The matching
     `attacks` share what is left of it. Each searches at most `guesses` examples, so that its cost does not grow with the batch, and
-    takes at most `evaluations`; with fewer than `least_evaluations` it has not checked anything. A check that raises or runs out of
+    takes at most `evaluations`; one that is cut with fewer than `least_evaluations` has not checked anything (None: all `evaluations`, or a
+    quarter of its authors', whichever is fewer). A check that raises or runs out of
     time stops the update, unless `fail_open`. With a `share`, matching attacks that passed once on a task rest until another run keeps
     the guard within this share of all rounds (see `GuardHistory`); exact checks never rest. `defences` are added by
     `Decision.DEFEND`. `log` is a file that gets one line of JSON a decision.
@@ -77,7 +86,7 @@ class GuardSettings:
     attacks: Sequence[str] = ("cpl", "ig")
     guesses: int = 16
     evaluations: int = 1000
-    least_evaluations: int = 5
+    least_evaluations: int | None = None
     log: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -89,7 +98,8 @@ class GuardSettings:
             positive_number(self.share, "GuardSettings.share", 1.0)
         whole_number(self.evaluations, "GuardSettings.evaluations", 1, MOST)
         whole_number(self.guesses, "GuardSettings.guesses", 1, MOST)
-        whole_number(self.least_evaluations, "GuardSettings.least_evaluations", 1, self.evaluations)
+        if self.least_evaluations is not None:
+            whole_number(self.least_evaluations, "GuardSettings.least_evaluations", 1, self.evaluations)
         if isinstance(self.attacks, str) or not self.attacks:
             raise InputError(f"GuardSettings.attacks must be names of {', '.join(PUBLISHED)}, got {self.attacks!r:.40}")
         for name in self.attacks:
@@ -101,3 +111,7 @@ class GuardSettings:
             raise InputError("GuardSettings.defences belong to Decision.DEFEND: give both or neither")
         if any(isinstance(each, RememberingDefence) for each in given):
             raise InputError("GuardSettings.defences must not remember: a guard keeps nothing between rounds")
+
+    def enough(self, authors: float) -> int:
+        """Return from how many evaluations on an attack that is cut has checked an update; its authors use up to so many."""
+        return self.least_evaluations or min(self.evaluations, math.ceil(ENOUGH_SHARE * authors))

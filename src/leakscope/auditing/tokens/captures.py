@@ -97,7 +97,7 @@ def _gather(
     chosen = choose(listed, model, target, clients, said, untested)
     notes += [POOLED if BEST_ROUND in note else note for note in said]
     truth = ask_truth(chosen.captures, target, model, chosen.samples, notes)
-    client = replace(client, local=client.local or local_training(chosen, model, target, notes))
+    client = replace(client, local=client.local or local_training(chosen, model, target, notes, untested)[0])
     observation = observe_captures(chosen.captures, model, chosen.samples, Shares(chosen.captures[0].shares))
     trials, classes = len(chosen.captures), isinstance(loss, str)
     batch = _batch(truth, trials, chosen.samples, model.input_shape[0], classes=classes)
