@@ -30,6 +30,7 @@ from leakscope.attacks.exact.peeling import (
     Probe,
     Update,
     errors_of,
+    never,
     slopes_of,
     subtract,
 )
@@ -69,13 +70,15 @@ def unmix(
     samples: int,
     draws: int,
     seed: int,
-    out_of_time: Callable[[int], bool] | None = None,
+    over: Callable[[], bool] = never,
 ) -> Peeled:
     """Return `peeled` with all other samples of the batch, if they certify themselves within `draws` starts; else as it is.
 
     `factor` is the weight of a sample by the threat model, None: unknown. Of a rank far above `samples`, the number that the threat
-    model names, nothing is tried: such an update is noisy. `out_of_time` is asked before each group of starts.
+    model names, nothing is tried: such an update is noisy. `over` is asked before each step, and True ends the search.
     """
+    if over():
+        return peeled
     whole = Ledger.of(update)
     G, h = peeled.rest.weight, peeled.rest.bias
     left, values, right = torch.linalg.svd(G, full_matrices=False)
@@ -84,11 +87,9 @@ def unmix(
     if not 0 < rank <= min(MOST, len(h) // 2, TOO_MANY * samples):
         return peeled
     L, R = left[:, :rank], values[:rank, None] * right[:rank]
-    complete = (
-        pair for pair in _directions(L, SILENT[update.dtype], draws, seed, out_of_time) if pair[0].shape[1] == rank
-    )
-    for Q, others in complete:
-        unmixed = _swapped(Q, others, partial(_fit, L=L, R=R, h=h, probe=probe))
+    pairs = _directions(L, SILENT[update.dtype], draws, seed, over)
+    for Q, others in (pair for pair in pairs if pair[0].shape[1] == rank):
+        unmixed = _swapped(Q, others, partial(_fit, L=L, R=R, h=h, probe=probe), over)
         if unmixed.right < rank:
             continue
         rows, labels = torch.cat([peeled.inputs, unmixed.inputs]), torch.cat([peeled.labels, unmixed.labels])
@@ -136,7 +137,7 @@ def _weight(fitted: float, certified: float, factor: float | None, samples: int)
     return fitted if lower and not certified else None
 
 
-def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit]) -> _Fit:
+def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit], over: Callable[[], bool]) -> _Fit:
     """Return the best fit after swaps of directions of samples that do not agree for `others`, as long as more agree."""
     best = fit(Q)
     for _ in range(Q.shape[1]):
@@ -145,6 +146,8 @@ def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit]) -> _Fit:
         if len(wrong) > WRONG:
             return best
         for other, place in itertools.islice(itertools.product(others.mT, wrong), SWAPS):
+            if over():
+                return best
             trial = Q.clone()
             trial[:, place] = other
             if (swapped := fit(trial)).right > best.right:
@@ -156,7 +159,7 @@ def _swapped(Q: Tensor, others: Tensor, fit: Callable[[Tensor], _Fit]) -> _Fit:
 
 
 def _directions(
-    L: Tensor, zero: float, draws: int, seed: int, out_of_time: Callable[[int], bool] | None
+    L: Tensor, zero: float, draws: int, seed: int, over: Callable[[], bool]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Return after each group of starts the sparsest independent directions q so far, b x at most b, and others; end if few are sparse."""
     length = L.norm(dim=1)
@@ -166,13 +169,15 @@ def _directions(
     generator = torch.Generator().manual_seed(seed)
     pool = basis = U.new_zeros(0, L.shape[1])
     for number in range(-(-draws // STARTS)):
-        if (number >= TRIES and 2 * len(basis) < L.shape[1]) or (out_of_time is not None and out_of_time(number)):
+        if (number >= TRIES and 2 * len(basis) < L.shape[1]) or over():
             return
         chosen = torch.randint(len(U), (STARTS,), generator=generator).to(U.device)
         starts = _null_vectors(U, generator) if number % 2 else U[chosen]
         outside = torch.rand(STARTS, 1, generator=generator, dtype=U.dtype).to(U)
         starts = starts - outside * (starts @ _projector(basis))
-        descended = _descend(U, starts, POWERS[number // 2 % len(POWERS)])
+        descended = _descend(U, starts, POWERS[number // 2 % len(POWERS)], over)
+        if over():  # descents that were stopped are no minima
+            return
         pool, places = _sparsest(torch.cat([pool, descended]), U, zero)
         pool[places] = basis = _sharpened(pool[places], U, zero)
         rest = torch.ones(len(pool), dtype=torch.bool, device=U.device)
@@ -198,12 +203,14 @@ def _projector(rows: Tensor) -> Tensor:
     return projector
 
 
-def _descend(U: Tensor, starts: Tensor, power: float = 1.0) -> Tensor:
+def _descend(U: Tensor, starts: Tensor, power: float = 1.0, over: Callable[[], bool] = never) -> Tensor:
     """Return local minima of `sum |U q|^p` on the unit sphere: `q <- A^-1 q`, `A = U^T diag(|U q|^(p - 2)) U`, smoothed less and less."""
     b = U.shape[1]
     squares = (U[:, :, None] * U[:, None]).flatten(1)
     q: Tensor = starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)
     for step in range(STEPS):
+        if over():
+            break
         smooth = max(0.1 * SHRINK**step, 1e-9)
         weights = ((q @ U.mT).square() + smooth**2).pow(power / 2 - 1)
         q = torch.linalg.solve_ex((weights @ squares).unflatten(1, (b, b)), q)[0]
