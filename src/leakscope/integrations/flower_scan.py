@@ -32,8 +32,8 @@ def scanning(build: Callable[[Any, Any], Target], *, fail_open: bool = False, lo
 
     `build(message, context)` returns the client's network and a sample of its own data; the mod loads the weights that the server sent
     and compares them with those of the round before, kept in the client's state. A suspected trap becomes an error message,
-    which strategies leave out; it does not say why. A scan that fails or can run no test refuses the round too, unless `fail_open`. `log` is a file
-    that gets one line of JSON a model. Put it first, so that nothing runs before it.
+    which strategies leave out; it does not say why. A scan that fails or can run no test refuses the round too, unless `fail_open`.
+    `log` is a file that gets one line of JSON a model. Put it first, so that nothing runs before it.
     """
     flower = import_extra("flwr.app", "flower", __name__)
 
