@@ -120,7 +120,8 @@ def test_time_that_is_over_ends_the_search() -> None:
 
     execution = Execution(out_of_time=over)
     found = spear().run(model, seen, attacker_knowledge(model, STANDARDISED, batch), [0], execution)
-    assert asked == [0]
+    assert set(asked) == {0}
+    assert len(asked) <= 3
     assert int(found.outcome) == Outcome.EXHAUSTED
     assert found.proved is not None
     assert not bool(found.proved.any())

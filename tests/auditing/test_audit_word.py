@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.batch_statistics import BatchStatistics
 from leakscope.attacks.null import guessed
+from leakscope.attacks.recipes import cpl
 from leakscope.auditing import Target, attack_runs, audit_target, suite
 from leakscope.auditing.advice import advise
 from leakscope.auditing.attack_runs import (
@@ -22,6 +23,7 @@ from leakscope.auditing.attack_runs import (
     plan_exposure,
     read_labels,
     run_entries,
+    suite_of,
 )
 from leakscope.auditing.attempts import ENOUGH_SHARE, Attempt, CutShort, evaluations_of, reconstruct, run_attempts
 from leakscope.auditing.audit_record import audit_record
@@ -35,7 +37,7 @@ from leakscope.clients import Client
 from leakscope.core.progress import SILENT
 from leakscope.core.types import Outcome
 from leakscope.defences import GaussianNoise
-from leakscope.play import Exposure, judge
+from leakscope.play import AttackResult, Exposure, judge
 from leakscope.report.audit_page import page_of_audit
 
 GATE = {"asr": 1.0}  # nothing exceeds it
@@ -79,6 +81,29 @@ def test_a_good_grade_needs_attacks_that_ran_long_enough(world: Exposure) -> Non
         assert (made.minutes_needed is None) == (wanted is Grade.B)
     assert judged(world, 0).grade is Grade.B
     assert judged(world, 0, broken=("ig",)).grade is Grade.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("clients", "evaluations", "wanted"),
+    [(4, 1200, Grade.INCONCLUSIVE), (4, 1, Grade.INCONCLUSIVE), (1, 1200, Grade.B)],
+)
+def test_an_attack_that_diverged_on_every_client_supports_no_good_grade(
+    world: Exposure, clients: int, evaluations: int, wanted: Grade
+) -> None:
+    """Its numbers are no longer finite, however many iterations it had."""
+    attempts = []
+    for name, diverged in (("cpl", 0), ("ig", clients)):
+        ends = torch.full((4,), int(Outcome.CONVERGED))
+        ends[:diverged] = int(Outcome.DIVERGED)
+        run = judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name=name)
+        ended = replace(run.reconstruction, outcome=ends, evaluations=torch.full((4,), evaluations))
+        attempts.append(Attempt[AttackResult](Entry(name, lambda _: cpl(), 4800), 4))
+        attempts[-1].take(replace(run, reconstruction=ended), None)
+    null = judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name="null")
+    budget = Budget(60.0, 0.0, lambda: 1.0)
+    made = scored_audit("x", world, suite_of(attempts), [null], read_labels(world), [], budget, minutes=1.0, seed=0)
+    assert made.grade is wanted
+    assert bool(made.failures(GATE)) == (wanted is Grade.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(("hits", "wanted"), [(4, Grade.F), (1, Grade.D)])

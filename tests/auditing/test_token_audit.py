@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.attacks.exact.span_test import SpanEnd
 from leakscope.attacks.tokens.token_attacks import lamp, tag
+from leakscope.auditing import target_audit
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit, headline, labels_words
@@ -198,6 +199,24 @@ def test_without_time_the_searches_are_named_as_missing() -> None:
     made = audited(frozen(), inputs=sample()[:, :3], examples=6)
     assert made.grade == "inconclusive"
     assert made.unfinished == ("tag ran 0 of 2500 iterations", "lamp ran 0 of 2000 iterations")
+
+
+def test_a_reading_that_the_time_ends_counts_as_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which every look takes a second, and of which the reading has five."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    def budget(minutes: float) -> Budget:
+        return Budget(5.0, 0.0, clock)
+
+    monkeypatch.setattr(target_audit, "start_budget", budget)
+    made = audited(network())
+    assert made.grade not in ("A", "B")
+    assert "0 of 4 clients were read" in made.unfinished
+    assert made.failures({"asr": 1.0})
 
 
 def frozen() -> TextTransformer:

@@ -12,6 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from leakscope.metrics import estimate_mean, estimate_rate, wilson
+from leakscope.metrics.interval import FEW
 
 
 def everything(values: Tensor) -> Tensor:
@@ -153,3 +154,31 @@ def test_an_interval_ends_where_a_metric_ends() -> None:
     assert free.high > 1
     assert (cut.value, cut.low, cut.high) == (free.value, 0.0, 1.0)
     assert math.isnan(estimate_mean(values[:1], counted[:1], within=(0.0, 1.0)).low)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    trials=st.integers(2, 12),
+    samples=st.integers(1, 4),
+    level=st.floats(0.0, 1.0),
+    spread=st.sampled_from([0.0, 1e-12, 0.01]),
+)
+def test_few_trials_or_trials_that_agree_have_no_point_for_an_interval(
+    trials: int, samples: int, level: float, spread: float
+) -> None:
+    """Of two clients with all their tokens read, the interval was 100 % to 100 %."""
+    if trials >= FEW:
+        spread = 0.0
+    values = (level + spread * torch.arange(trials)[:, None].double()).clamp(0, 1).expand(trials, samples)
+    found = estimate_mean(values, everything(values.bool()), within=(0.0, 1.0))
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low >= wilson(1.0, trials)[1] - wilson(1.0, trials)[0] - 1e-9
+    free = estimate_mean(values, everything(values.bool()))
+    assert trials >= FEW or math.isnan(free.low) or free.high - free.low > 1e-13
+
+
+def test_trials_that_all_succeed_have_the_same_interval_as_a_mean_and_as_a_rate() -> None:
+    for trials in (2, 3, 8, 40):
+        ones = torch.ones(trials, 4, dtype=torch.bool)
+        mean, rate = estimate_mean(ones.double(), ones, within=(0.0, 1.0)), estimate_rate(ones, ones)
+        assert (mean.low, mean.high) == pytest.approx((rate.low, rate.high))

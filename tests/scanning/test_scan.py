@@ -304,6 +304,10 @@ def test_the_command_exits_with_0_1_or_2(tmp_path: Path, monkeypatch: pytest.Mon
     trapped = runner.invoke(app, ["scan", "received:trap", "--data", "digits"])
     assert trapped.exit_code == 1
     assert runner.invoke(app, ["scan", "received:build", "--hash", record["hash"]]).exit_code == 0
+    untested = runner.invoke(app, ["scan", "torch.nn:Identity", "--json"])
+    assert untested.exit_code == 1
+    untested_record = json.loads(untested.output)
+    assert (untested_record["passed"], untested_record["suspected"]) == (False, False)
     assert runner.invoke(app, ["scan", "received:trap", "--hash", record["hash"]]).exit_code == 1
     other = ["received:build", "--previous", "x.safetensors"]
     for bad in (["nothing:build"], ["mlp"], other, ["received:build", "--data", "no"]):

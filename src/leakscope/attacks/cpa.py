@@ -26,7 +26,7 @@ from leakscope.attacks.exact.analytic import exact_result, labels_of
 from leakscope.attacks.exact.layer_probe import read_layer, separates
 from leakscope.attacks.exact.newton import solve_batch
 from leakscope.attacks.exact.peel_attack import sample_weight
-from leakscope.attacks.exact.peeling import Peeled
+from leakscope.attacks.exact.peeling import Peeled, never
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
 from leakscope.core.short_repr import short_repr
@@ -93,10 +93,12 @@ class Cocktail:
             seen = take(observation.rounds[0], t)
             sent = direction(seen, observation.shares)
             bias = None if entry.bias is None else sent[entry.bias]
-            ends.append(self.unmix(sent[entry.weight], bias, knowledge, execution.out_of_time))
+            ends.append(self.unmix(sent[entry.weight], bias, knowledge, execution.over))
             start = ends[-1].inputs if exact else None
             batches.append(
-                start if start is None else _solved(seen, observation.shares, model, entry, knowledge, start)
+                start
+                if start is None
+                else _solved(seen, observation.shares, model, entry, knowledge, start, execution.over)
             )
         inputs = [end.inputs if batch is None else batch.inputs for end, batch in zip(ends, batches, strict=True)]
         shape = (len(ends), knowledge.samples, *knowledge.input_shape)
@@ -119,10 +121,17 @@ class Cocktail:
         weight: Tensor,
         bias: Tensor | None,
         knowledge: Knowledge,
-        out_of_time: Callable[[int], bool] | None = None,
+        over: Callable[[], bool] = never,
     ) -> Sources:
-        """Return the sources of one batch from its gradients (K x F and K); of fewer than N, the first stands for the others."""
+        """Return the sources of one batch from its gradients (K x F and K); of fewer than N, the first stands for the others.
+
+        Where the time is over, the rows of the strongest units stand for sources.
+        """
         weight = weight.double()
+        if over():
+            chosen = weight.norm(dim=1).topk(min(knowledge.samples, len(weight))).indices
+            unmixing = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)[chosen]
+            return _sources(unmixing, weight, bias, knowledge, weight.new_tensor(torch.inf), settled=False)
         mean = weight.mean(1, keepdim=True)
         left, values, right = torch.linalg.svd(weight - mean, full_matrices=False)
         rank = min(knowledge.samples, int((values > RANK * values[0]).sum()))
@@ -130,17 +139,11 @@ class Cocktail:
             raise InputError("cpa found a gradient of 0 in the first layer: there is nothing to unmix")
         spread = weight.shape[1] ** 0.5
         Z = right[:rank] * spread
-        U, loss, settled = self._search(Z, knowledge, out_of_time)
+        U, loss, settled = self._search(Z, knowledge, over)
         unmixing = U @ (left[:, :rank] / values[:rank]).mT * spread  # K units to sources
-        sources = unmixing @ weight
-        factors = _fitting_factors(sources, knowledge) if bias is None else unmixing @ bias.double()
-        inputs = sources / torch.where(factors.abs() < TINY, TINY, factors)[:, None]
-        places = torch.arange(knowledge.samples, device=inputs.device)
-        return Sources(inputs[torch.where(places < rank, places, 0)], loss, settled)
+        return _sources(unmixing, weight, bias, knowledge, loss, settled=settled)
 
-    def _search(
-        self, Z: Tensor, knowledge: Knowledge, out_of_time: Callable[[int], bool] | None
-    ) -> tuple[Tensor, Tensor, bool]:
+    def _search(self, Z: Tensor, knowledge: Knowledge, over: Callable[[], bool]) -> tuple[Tensor, Tensor, bool]:
         """Return the unmixing with rows of length 1, its loss, and whether that stopped falling within the iterations."""
         U = torch.eye(len(Z), dtype=Z.dtype, device=Z.device).requires_grad_()
         adam, best, reference = torch.optim.Adam([U], lr=RATE), U.detach().clone(), torch.inf
@@ -150,9 +153,11 @@ class Cocktail:
             if float(loss.detach()) < float(least):
                 least, best = loss.detach(), U.detach().clone()
             if step % PATIENCE == 0:
-                if reference - float(least) < GAIN or (out_of_time is not None and out_of_time(step)):
-                    return _unit(best), least, reference - float(least) < GAIN
+                if reference - float(least) < GAIN:
+                    return _unit(best), least, True
                 reference = float(least)
+            if over():
+                break
             adam.zero_grad()
             loss.backward()
             adam.step()
@@ -175,13 +180,32 @@ class Cocktail:
         return loss
 
 
+def _sources(
+    unmixing: Tensor, weight: Tensor, bias: Tensor | None, knowledge: Knowledge, loss: Tensor, *, settled: bool
+) -> Sources:
+    """Return the sources `unmixing @ weight` (M x K and K x F), each divided by its factor; the first stands for missing ones."""
+    sources = unmixing @ weight
+    factors = _fitting_factors(sources, knowledge) if bias is None else unmixing @ bias.double()
+    inputs = sources / torch.where(factors.abs() < TINY, TINY, factors)[:, None]
+    places = torch.arange(knowledge.samples, device=inputs.device)
+    return Sources(inputs[torch.where(places < len(inputs), places, 0)], loss, settled)
+
+
 def _solved(
-    seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge, start: Tensor
+    seen: Round,
+    shares: Shares,
+    model: Model,
+    entry: Dense,
+    knowledge: Knowledge,
+    start: Tensor,
+    over: Callable[[], bool],
 ) -> Peeled | None:
-    """Return the batch near `start` that the update of ONE client certifies; None without one."""
+    """Return the batch near `start` that the update of ONE client certifies; None without one, or if the time is over."""
+    if over():
+        return None
     update, probe = read_layer(seen, shares, model, entry, knowledge)
     factor = sample_weight(shares, knowledge)
-    return None if factor is None else solve_batch(update, start, factor, probe, knowledge.classes)
+    return None if factor is None else solve_batch(update, start, factor, probe, knowledge.classes, over)
 
 
 def _unit(U: Tensor) -> Tensor:

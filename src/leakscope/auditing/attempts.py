@@ -215,6 +215,7 @@ class Attempt(Generic[V]):
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"
         self.result, self.failure = None, Untested(self.entry.name, f"{why}, for every client")
+        self.broken = self.entry.most is not None and bool(diverged.any())
 
 
 Run = Callable[[Entry, int, Pace], tuple[V, CutShort | None]]

@@ -57,8 +57,9 @@ class Pace:
     ended: bool = False  # whether it ended the run
 
     def overhead(self, began: float) -> float:
-        """Return the seconds from `began` to the first evaluation (labels are read, memory is predicted); 0 if there was none."""
-        return self.reports[0][0] - began if self.reports else 0.0
+        """Return the seconds from `began` to the first evaluation (labels, exact steps, a prediction of memory); 0 if there was none."""
+        before = itertools.takewhile(lambda report: report[1] == self.reports[0][1], self.reports)
+        return max((time for time, _ in before), default=began) - began
 
     def __call__(self, evaluations: int) -> bool:
         """Record the time; return whether the run ends here."""

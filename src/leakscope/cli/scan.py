@@ -49,7 +49,7 @@ def scan(
     imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test a model that a server sent for manipulations; exit with 1 if a trap is suspected."""
+    """Test a model that a server sent for manipulations; exit with 1 if a trap is suspected or no test could run."""
     from leakscope.scanning.scan import scan as scan_target
 
     import_components(imports)
@@ -61,7 +61,7 @@ def scan(
     last = None if previous is None else previous_weights(previous, input_shape, classes)
     result = scan_target(target, previous=last, hashes=hashes or ())
     typer.echo(json.dumps(result.to_dict(), indent=1) if as_json else str(result))
-    if result.suspected:
+    if not result.passed:
         raise typer.Exit(1)
 
 

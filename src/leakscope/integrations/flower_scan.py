@@ -32,8 +32,8 @@ def scanning(build: Callable[[Any, Any], Target], *, fail_open: bool = False, lo
 
     `build(message, context)` returns the client's network and a sample of its own data; the mod loads the weights that the server sent
     and compares them with those of the round before, kept in the client's state. A suspected trap becomes an error message,
-    which strategies leave out; it does not say why. A scan that fails refuses the round too, unless `fail_open`. `log` is a file
-    that gets one line of JSON a model. Put it first, so that nothing runs before it.
+    which strategies leave out; it does not say why. A scan that fails or can run no test refuses the round too, unless `fail_open`.
+    `log` is a file that gets one line of JSON a model. Put it first, so that nothing runs before it.
     """
     flower = import_extra("flwr.app", "flower", __name__)
 
@@ -46,14 +46,15 @@ def scanning(build: Callable[[Any, Any], Target], *, fail_open: bool = False, lo
             where = f"{STATE}.{name}"
             before = context.state.get(where)
             result, problem = _scanned(build, message, context, arrays, before)
+            problem = "no test could run" if result is not None and not result.ran else problem
             if log is not None:
                 line = {"round": number, "problem": problem, **({} if result is None else result.to_dict())}
                 with Path(log).open("a", encoding="utf-8") as file:
                     file.write(f"{json.dumps(line)}\n")
-            if result is None and fail_open:
+            if problem and fail_open:
                 warnings.warn(f"the round is trained although the scan failed: {problem}", ScanWarning, stacklevel=2)
-            refused |= not fail_open if result is None else result.suspected
-            if result is not None and not result.suspected:
+            refused |= not fail_open if result is None or not result.ran else result.suspected
+            if result is not None and result.passed:
                 context.state[where] = record_of(flower, tree_of(arrays))
         if refused:
             return flower.Message(flower.Error(PRECONDITION, REFUSED), reply_to=message)

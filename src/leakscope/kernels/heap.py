@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import sys
 
 # names in malloc.h
@@ -36,7 +37,8 @@ def keep_freed() -> bool:
 
 
 def give_back() -> None:
-    """Return free memory to the system."""
+    """Return free memory to the system, that of cycles too: a traced graph, which planning leaves, is one that holds tensors."""
+    gc.collect()
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEVEL = 0.95
+FEW = 5  # trials; the spread of fewer is hardly known
+SAME = 1e-12  # relative half-width that is rounding
 PSNR_CAP = 100.0
 POSSIBLE = {"mse": (0.0, math.inf), "psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}  # range of a mean
 Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
@@ -77,12 +79,35 @@ def estimate_rate(hit: Tensor, counted: Tensor) -> Estimate:
 
 
 def estimate_mean(values: Tensor, counted: Tensor, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
-    """Return the mean of the counted values (both T x N) with the interval `m +- t_{T-1} sqrt(V)`, cut at `within`; NaN for one trial."""
+    """Return the mean of the counted values (both T x N) with the interval `m +- t_{T-1} sqrt(V)`, see `ends_of`."""
     value, sizes, variance = _clusters(values.double(), counted)
     trials, n = len(sizes), sum(sizes)
     half = _t(trials - 1) * math.sqrt(variance) if trials > 1 else math.nan
-    low, high = value - half, value + half
-    return Estimate(value, max(low, within[0]), min(high, within[1]), n, trials)
+    return Estimate(value, *ends_of(value, half, trials, within), n, trials)
+
+
+def ends_of(mean: float, half: float, trials: int, within: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of a mean's interval `mean +- half` cut at `within`; NaN where the trials say nothing of their spread.
+
+    Fewer than `FEW` trials, or trials that all agree, do not show how far others lie. By Wilson, a share of up to `z^2 / (T + z^2)` of all
+    trials may be unlike those seen. In a finite range the interval has at least the means that these would give; for trials that all
+    succeed that is Wilson's. Without a finite range, few trials that agree have no interval, as one trial has none.
+
+    >>> [round(end, 2) for end in ends_of(1.0, 0.0, 2, (0.0, 1.0))], [round(end, 2) for end in wilson(1.0, 2)]
+    ([0.34, 1.0], [0.34, 1.0])
+    """
+    if math.isnan(half):
+        return math.nan, math.nan
+    low, high = within
+    agree = half <= SAME * max(1.0, abs(mean))
+    if trials < FEW or agree:
+        unseen = Z * Z / (trials + Z * Z)
+        if math.isfinite(high - low):
+            half_low, half_high = max(half, unseen * (mean - low)), max(half, unseen * (high - mean))
+            return max(mean - half_low, low), min(mean + half_high, high)
+        if agree and trials < FEW:
+            return math.nan, math.nan
+    return max(mean - half, low), min(mean + half, high)
 
 
 def _clusters(values: Tensor, counted: Tensor) -> tuple[float, list[int], float]:

@@ -103,7 +103,7 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
         whole=estimate_rate(whole[:, None], every[:, None]),
         convergence=estimate_rate(converged[:, None], every[:, None]),
         label=None if label is None else estimate_rate(label, scores.scored),
-        label_set=None if overlap is None else estimate_mean(overlap[:, None], every[:, None]),
+        label_set=None if overlap is None else estimate_mean(overlap[:, None], every[:, None], within=(0.0, 1.0)),
         means={name: estimate_mean(values, scores.scored, within=POSSIBLE[name]) for name, values in kinds.items()},
         means_recovered={
             name: estimate_mean(values, recovered, within=POSSIBLE[name]) for name, values in kinds.items()

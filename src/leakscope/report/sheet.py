@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leakscope.core.record import Cell
-from leakscope.metrics.interval import LEVEL, Estimate, Z, wilson
+from leakscope.metrics.interval import LEVEL, Estimate, Z, ends_of, wilson
 from leakscope.report.cells import with_known_heads
 
 if TYPE_CHECKING:
@@ -178,9 +178,7 @@ def means(
     sums = _sum_up(groups, values, counted)
     half = _t(sums.trials - 1) * np.sqrt(sums.variance)
     return [
-        Estimate(mean, max(mean - width, within[0]), min(mean + width, within[1]), int(n), int(trials))
-        if n
-        else _nothing()
+        Estimate(mean, *ends_of(mean, width, int(trials), within), int(n), int(trials)) if n else _nothing()
         for mean, width, n, trials in zip(
             sums.mean.tolist(), half.tolist(), sums.n.tolist(), sums.trials.tolist(), strict=True
         )

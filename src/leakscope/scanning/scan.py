@@ -71,6 +71,16 @@ class Scan:
         return bool(self.having(Verdict.SUSPECT))
 
     @property
+    def ran(self) -> tuple[ScanLine, ...]:
+        """Return the lines of the tests that ran."""
+        return self.having(Verdict.USUAL, Verdict.LEAKS, Verdict.SUSPECT)
+
+    @property
+    def passed(self) -> bool:
+        """Return whether tests ran and none suspects a trap."""
+        return bool(self.ran) and not self.suspected
+
+    @property
     def hash(self) -> str:
         """Return the SHA-256 of the weights, to compare with other clients."""
         return str(self[Test.HASH].value)
@@ -78,10 +88,11 @@ class Scan:
     @property
     def head(self) -> str:
         """Return the result in one line."""
-        ran, suspects = self.having(Verdict.USUAL, Verdict.LEAKS, Verdict.SUSPECT), self.having(Verdict.SUSPECT)
+        ran, suspects = self.ran, self.having(Verdict.SUSPECT)
         skipped = ", ".join(line.test for line in self.having(Verdict.NOT_TESTED))
         words = f"trap suspected by {len(suspects)}" if suspects else "no trap suspected by any"
-        return f"{self.name}: {words} of {len(ran)} tests that ran; not tested: {skipped}"
+        words = f"{words} of {len(ran)} tests that ran" if ran else "no test could run, so a trap cannot be excluded"
+        return f"{self.name}: {words}; not tested: {skipped}"
 
     def __str__(self) -> str:
         return "\n".join([self.head, *(f"  {line.verdict:<10}  {line}" for line in self.lines)])
@@ -89,7 +100,13 @@ class Scan:
     def to_dict(self) -> dict[str, object]:
         """Return plain data, for JSON."""
         lines = [line.to_dict() for line in self.lines]
-        facts = {"model": self.name, "suspected": self.suspected, "hash": self.hash, "batch": self.batch}
+        facts = {
+            "model": self.name,
+            "suspected": self.suspected,
+            "passed": self.passed,
+            "hash": self.hash,
+            "batch": self.batch,
+        }
         return {**facts, "seconds": self.seconds, "lines": lines}
 
 

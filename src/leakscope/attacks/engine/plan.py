@@ -59,6 +59,10 @@ class Execution:
         if self.device == AUTO or self.device.startswith("cuda"):
             object.__setattr__(self, "device", str(find_device(self.device)))
 
+    def over(self) -> bool:
+        """Return whether the time is over; for steps that are no evaluations, such as those of exact attacks."""
+        return self.out_of_time is not None and self.out_of_time(0)
+
 
 DEFAULT = Execution()
 DEFAULT_STOP = Stop()

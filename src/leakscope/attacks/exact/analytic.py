@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import draw_labels
 from leakscope.core import random
@@ -55,7 +56,6 @@ class Analytic:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the recovered inputs of every trial; the mismatch is the relative residual of the linear system."""
-        del execution
         check_observation(model, observation, knowledge, seeds)
         entry = model.entry
         if entry is not None and {entry.weight, entry.bias} & model.private:
@@ -74,7 +74,7 @@ class Analytic:
                 torch.cat([mean, *(r[name] for r in seen)], 1)
                 for mean, name in ((weight, entry.weight), (bias, entry.bias))
             )
-        flat = recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
+        flat = recover(weight, bias, knowledge, execution.over) if pairs is None else _recover_one(weight, bias, pairs)
         fit = relative_residual(weight, bias, flat, pairs)
         labels = labels_of(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
@@ -125,21 +125,23 @@ def _recover_one(weight: Tensor, bias: Tensor, pairs: Tensor) -> Tensor:
     return ((weight * bias[..., None] * pairs).sum(1) / strength)[:, None]
 
 
-def recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return T x N x F inputs from T x K x F and T x K gradients."""
+def recover(weight: Tensor, bias: Tensor, knowledge: Knowledge, over: Callable[[], bool] = never) -> Tensor:
+    """Return T x N x F inputs from T x K x F and T x K gradients; once the time is `over`, the quotients of the strongest units."""
     if knowledge.samples == 1:
         strength = bias.square().sum(1).clamp_min(TINY**2)
         return ((weight * bias[..., None]).sum(1) / strength[:, None])[:, None]
-    return torch.stack([_recover_batch(w, b, knowledge) for w, b in zip(weight, bias, strict=True)])
+    rows = zip(weight, bias, strict=True)
+    return torch.stack([_recover_batch(w, b, knowledge, knowledge.samples if over() else MOST_ROWS) for w, b in rows])
 
 
-def _recover_batch(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
+def _recover_batch(weight: Tensor, bias: Tensor, knowledge: Knowledge, most: int) -> Tensor:
     """Return N x F inputs of one batch: the quotients `W_k / b_k` most likely to be one example, far from each other.
 
+    Only those of the `most` strongest units are looked at.
     A mixture of examples with weights of both signs leaves the box of valid values. A quotient that several units repeat is an
     example: mixtures rarely coincide. So repeated quotients come first, then others inside the box, then the rest.
     """
-    strongest = bias.abs().topk(min(len(bias), MOST_ROWS)).indices
+    strongest = bias.abs().topk(min(len(bias), most)).indices
     weight, bias = weight[strongest], bias[strongest]
     rows = weight / torch.where(bias.abs() < TINY, torch.inf, bias)[:, None]
     shape = tuple(knowledge.input_shape)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from leakscope.attacks.exact.peeling import never
 from leakscope.core import random
 
 STARTS = 8  # sentences at once
@@ -29,10 +30,12 @@ def search_sentences(
     limit: float,
     candidates: Sequence[Tensor],
     explained: Callable[[Sequence[Sentence]], bool],
+    over: Callable[[], bool] = never,
 ) -> tuple[Sentence, ...]:
     """Return the sentences all of whose tokens stand off the span by at most `limit`, the closest first.
 
     `distance` maps N x T tokens to the distances N x T. `explained` says whether sentences explain the whole update.
+    The search ends when the time is `over`.
     """
     found: dict[Sentence, float] = {}
     tried = 0
@@ -42,6 +45,8 @@ def search_sentences(
             for _ in range(SWEEPS):
                 before = state.clone()
                 for place, tokens in enumerate(candidates[:length]):
+                    if over():
+                        return tuple(sorted(found, key=found.__getitem__))
                     state[:, place] = _closest(distance, state, place, tokens)
                     tried += len(state) * len(tokens)
                 off = distance(state)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
+from leakscope.attacks.exact.peeling import never
 from leakscope.core.short_repr import short_repr
 
 STEPS = 40  # of reweighted least squares
@@ -182,7 +183,13 @@ def _is_sure(mask: Tensor, target: Tensor, fixed: Tensor, rate: float, where: Su
 
 
 def find_atoms(
-    network: TokenNetwork, masked: MaskedInput, where: Subspace, tokens: Tensor, length: int, rank: int
+    network: TokenNetwork,
+    masked: MaskedInput,
+    where: Subspace,
+    tokens: Tensor,
+    length: int,
+    rank: int,
+    over: Callable[[], bool] = never,
 ) -> list[Atom]:
     """Return the tokens by position whose masked embeddings lie in the subspace, copies included, at most `rank` of them."""
     (embedded,) = network.read(tokens[:, None].expand(-1, length), [masked.dropout])
@@ -193,7 +200,7 @@ def find_atoms(
     pairs, full = pairs[order], full[order]
     atoms: list[Atom] = []
     price = torch.ones_like(full)
-    while len(pairs) and len(atoms) < rank:
+    while len(pairs) and len(atoms) < rank and not over():
         masks, sure = decode_masks(full, full.new_zeros(()), masked.rate, where, price)
         known = {(each.token, each.place, tuple(each.mask.tolist())) for each in atoms}
         new = torch.tensor(
@@ -209,7 +216,13 @@ def find_atoms(
 
 
 def join_atoms(
-    network: TokenNetwork, first: MaskedInput, second: MaskedInput, where: Subspace, atoms: Sequence[Atom], most: int
+    network: TokenNetwork,
+    first: MaskedInput,
+    second: MaskedInput,
+    where: Subspace,
+    atoms: Sequence[Atom],
+    most: int,
+    over: Callable[[], bool] = never,
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences: prefixes of atoms that no other atom continues; the masks behind the first attention are decoded."""
     prefixes: list[tuple[Atom, ...]] = [()]
@@ -217,7 +230,7 @@ def join_atoms(
     for place in range(max(each.place for each in atoms) + 1):
         here = [each for each in atoms if each.place == place]
         extended = [(*prefix, each) for prefix in prefixes for each in here]
-        if not extended:
+        if not extended or over():
             break
         sure = _continues(network, first, second, where, extended).reshape(len(prefixes), len(here))
         open_, unused = ~sure.any(1), ~sure.any(0)

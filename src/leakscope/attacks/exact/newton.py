@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from leakscope.attacks.exact.peeling import Ledger, Peeled, Probe, Update, slopes_of
+from leakscope.attacks.exact.peeling import Ledger, Peeled, Probe, Update, never, slopes_of
 from leakscope.attacks.exact.spear import certify_batch
 from leakscope.core.tree import TINY
 
@@ -32,13 +32,15 @@ DAMPING, LESS, MORE, MOST = (
 WORK = 2**26  # numbers of the largest tensor, above which nothing is tried
 
 
-def solve_batch(update: Update, start: Tensor, factor: float, probe: Probe, classes: int) -> Peeled | None:
+def solve_batch(
+    update: Update, start: Tensor, factor: float, probe: Probe, classes: int, over: Callable[[], bool] = never
+) -> Peeled | None:
     """Return the batch (b x F) near `start` that explains the whole update of a layer to rounding; None if there is none.
 
-    `factor` is the weight of a sample in the update.
+    `factor` is the weight of a sample in the update. `over` is asked before each step, and True ends the search.
     """
     b, K = len(start), len(update.bias)
-    if 2 * b > K or b**3 * classes * K > WORK:
+    if 2 * b > K or b**3 * classes * K > WORK or over():
         return None
     left, values, right = torch.linalg.svd(update.weight, full_matrices=False)
     L, R = left[:, :b] * values[:b], right[:b]
@@ -50,7 +52,7 @@ def solve_batch(update: Update, start: Tensor, factor: float, probe: Probe, clas
         pulls = factor * slopes_of(probe, mixing @ R, labels)
         return torch.cat([(pulls.mT @ mixing - L) / size, (pulls.sum(0) - update.bias)[:, None] / size], 1).flatten()
 
-    solved = _least_squares(residual, P)
+    solved = _least_squares(residual, P, over)
     return certify_batch(Ledger.of(update), solved @ R, labels, factor, probe)
 
 
@@ -63,14 +65,16 @@ def _nearest_labels(L: Tensor, P: Tensor, R: Tensor, probe: Probe) -> Tensor:
     return nearest
 
 
-def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+def _least_squares(residual: Callable[[Tensor], Tensor], start: Tensor, over: Callable[[], bool] = never) -> Tensor:
     """Return where a sum of squares is least near `start`, by damped Gauss-Newton steps."""
     x, error, damping = start, residual(start), DAMPING
     for _ in range(STEPS):
+        if over():
+            break
         jacobian = torch.func.jacfwd(residual)(x).reshape(len(error), -1)
         curvature, slope = jacobian.mT @ jacobian, jacobian.mT @ error
         scale = curvature.diagonal().mean().clamp_min(TINY**10) * torch.eye(len(slope)).to(curvature)
-        while damping < MOST:
+        while damping < MOST and not over():
             step = torch.linalg.solve_ex(curvature + damping * scale, slope)[0]
             trial = x - step.reshape(x.shape)
             after = residual(trial)

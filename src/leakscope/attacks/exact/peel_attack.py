@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -100,7 +100,7 @@ class Peeling:
             best = max(range(len(ends)), key=lambda i: len(ends[i].inputs))
             certified.append(_joined(ends)[: knowledge.samples])
             range_ = knowledge if not is_behind(model, entry) else _feature_range(ends[best], entry, knowledge)
-            inputs.append(_filled([ends[best]] if certified[-1] else ends, certified[-1], range_))
+            inputs.append(_filled([ends[best]] if certified[-1] else ends, certified[-1], range_, execution.over))
             sent = direction(seen.rounds[best], seen.shares)[entry.weight]
             left.append(ends[best].rest.weight.norm() / sent.double().norm())
         number = torch.tensor([len(samples) for samples in certified], device=sent.device)
@@ -124,17 +124,17 @@ class Peeling:
         unit = unit_of(direction(seen, shares), entry) if is_behind(model, entry) else 1.0
         update, probe = read_layer(seen, shares, model, entry, knowledge, unit)
         limit = max(1, WORK // (knowledge.classes * len(update.bias)))
-        stop, known = execution.out_of_time, sample_weight(shares, knowledge)
+        over, known = execution.over, sample_weight(shares, knowledge)
         peeled = Peeled.none(update)
         for factor in dict.fromkeys((known, None)) if self.divide else ():
-            peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, out_of_time=stop)
+            peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, over=over)
             if len(peeled.inputs):
                 break
         if model.head is not None and entry.weight == model.head.weight and known is not None:
-            peeled = _unmixed_head(update, peeled, probe, known, knowledge)
+            peeled = _unmixed_head(update, peeled, probe, known, knowledge, over)
         elif self.draws and len(peeled.inputs) < knowledge.samples:
             given = {"samples": knowledge.samples, "draws": self.draws, "seed": seed}
-            peeled = unmix(update, peeled, probe, factor=known, out_of_time=stop, **given)
+            peeled = unmix(update, peeled, probe, factor=known, over=over, **given)
         rest = replace(peeled.rest, weight=peeled.rest.weight * unit)
         return replace(peeled, inputs=peeled.inputs * unit, rest=rest)
 
@@ -149,7 +149,9 @@ def sample_weight(shares: Shares, knowledge: Knowledge) -> float | None:
     return None if local is None else float(local.length([knowledge.samples])[0]) / knowledge.samples
 
 
-def _unmixed_head(update: Update, peeled: Peeled, probe: Probe, factor: float, knowledge: Knowledge) -> Peeled:
+def _unmixed_head(
+    update: Update, peeled: Peeled, probe: Probe, factor: float, knowledge: Knowledge, over: Callable[[], bool]
+) -> Peeled:
     """Return the batch that explains a last layer, from the quotients of the classes with the least bias gradients; else `peeled`.
 
     With one sample a class the quotient is nearly its features: the others pull little at its row. No unit of a last layer is silent.
@@ -159,7 +161,7 @@ def _unmixed_head(update: Update, peeled: Peeled, probe: Probe, factor: float, k
     classes = update.bias.argsort()[: knowledge.samples]
     pulls = update.bias[classes, None]
     start = update.weight[classes] / torch.where(pulls.abs() < TINY**10, 1.0, pulls)
-    return solve_batch(update, start, factor, probe, knowledge.classes) or peeled
+    return solve_batch(update, start, factor, probe, knowledge.classes, over) or peeled
 
 
 def _feature_range(best: Peeled, layer: Dense, knowledge: Knowledge) -> Knowledge:
@@ -181,13 +183,15 @@ def _joined(ends: Sequence[Peeled]) -> list[tuple[Tensor, int]]:
     return samples
 
 
-def _filled(ends: Sequence[Peeled], samples: Sequence[tuple[Tensor, int]], knowledge: Knowledge) -> Tensor:
+def _filled(
+    ends: Sequence[Peeled], samples: Sequence[tuple[Tensor, int]], knowledge: Knowledge, over: Callable[[], bool]
+) -> Tensor:
     """Return N x F inputs: the certified ones, then quotients of the gradients that are left."""
     rows = [x for x, _ in samples]
     missing = knowledge.samples - len(rows)
     if missing:
         weight, bias = (torch.cat([getattr(end.rest, name) for end in ends]) for name in ("weight", "bias"))
-        rows += recover(weight[None], bias[None], replace(knowledge, samples=missing))[0].unbind()
+        rows += recover(weight[None], bias[None], replace(knowledge, samples=missing), over)[0].unbind()
     return torch.stack(rows)
 
 

@@ -37,6 +37,11 @@ SINGULAR = 1e-13
 LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
 
 
+def never() -> bool:
+    """Return False: the time is not limited."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What the network says about inputs, M x F: slopes by the layer's output for each label, M x C x K, and by the next layer's weights.
@@ -139,18 +144,18 @@ def peel(
     factor: float | None,
     most: int,
     limit: int = 2**16,
-    out_of_time: Callable[[int], bool] | None = None,
+    over: Callable[[], bool] = never,
 ) -> Peeled:
     """Return the samples of one batch that certify themselves, at most `most`; `factor` None: fit it.
 
     At most `limit` candidates are looked at in a round: those of several units first, then those of the strongest units.
-    `out_of_time` is asked before each round, with its number.
+    `over` is asked before each round, and True ends the search.
     """
     ledger = whole = Ledger.of(update)
     inputs, labels = Peeled.none(update).inputs, Peeled.none(update).labels
     errors = inputs.new_zeros(0)
-    for number in range(ROUNDS):
-        if out_of_time is not None and out_of_time(number):
+    for _ in range(ROUNDS):
+        if over():
             break
         candidates = _candidates(ledger, probe, limit)
         if factor is None:
@@ -158,7 +163,7 @@ def peel(
         if factor is None:
             break
         passed, chosen = _certified(candidates, ledger, probe, factor)
-        if not len(passed):  # rough quotients of several samples may look alike
+        if not len(passed) and not over():  # rough quotients of several samples may look alike
             candidates = _candidates(ledger, probe, limit, alone=True)
             passed, chosen = _certified(candidates, ledger, probe, factor)
         if not len(passed):

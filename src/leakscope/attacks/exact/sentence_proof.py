@@ -17,13 +17,14 @@ A needed sentence can still be false in some tokens, so each is compared with it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
+from leakscope.attacks.exact.peeling import never
 
 Sentence = tuple[int, ...]
 CLEAR = 4  # times the floor: what a removed sentence must leave unexplained
@@ -39,21 +40,25 @@ def proved_sentences(
     floor: float,
     sentences: Sequence[Sentence],
     candidates: Sequence[Tensor] = (),
+    over: Callable[[], bool] = never,
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
     """Return the sentences that the update allows and, of these, those that it proves.
 
     `rows` are K x width, parts of a spectral norm below `floor` are not told from rounding. Where the proved sentences explain all rows,
     the others are superfluous and not returned. `candidates` are the tokens by position of which rivals are made.
+    Once the time is `over`, no further sentence is proved.
     """
     found = tuple(sentences)
-    if not 0 < len(found) <= MOST_PROVED:
+    if not 0 < len(found) <= MOST_PROVED or over():
         return found, ()
     inputs = _inputs(network, source, found)
     if _unexplained(rows, inputs) > floor:
         return found, ()
     needed: dict[int, Sentence] = {}
-    proved = []
+    proved: list[Sentence] = []
     for k, sentence in enumerate(found):
+        if over():
+            return found, tuple(proved)
         others = _basis(inputs[:k] + inputs[k + 1 :], rows.shape[1])
         rest = rows - rows @ others @ others.mT
         if float(torch.linalg.matrix_norm(rest, 2)) <= CLEAR * floor:

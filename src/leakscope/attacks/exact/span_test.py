@@ -26,7 +26,7 @@ found are compared with the update's rows (`proved_sentences`): those without wh
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,6 +41,7 @@ from leakscope.attacks.exact.dense_readers import (
 )
 from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
+from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
@@ -69,6 +70,7 @@ class SpanEnd(enum.Enum):
     NO_UPDATE = "the first dense layers have no update"
     NO_ROOM = "the update of the first dense layers spans all their inputs"
     NOTHING = "no token lies in the span"
+    CUT = "the time ended the test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,12 @@ def span_test(
     length: int,
     noise: float = 0.0,
     closest: int | None = None,
+    over: Callable[[], bool] = never,
 ) -> SpanReading:
     """Return the sentences of at most `length` tokens in one client's update of `module` (a `Round` without trial dimension).
 
     `noise` is the deviation of noise that was added to every number, if known. `closest` is the number of sentences to look for after
-    several local steps.
+    several local steps. Once the time is `over`, what was read so far is returned.
     """
     check_update(seen)
     update = direction(seen, shares)
@@ -151,9 +154,11 @@ def span_test(
     sizes = (span.rank, first.width, min(first.width, len(first.rows(update))))
     if span.rank == 0 or span.room < ROOM:
         return SpanReading(SpanEnd.NO_ROOM if span.rank else SpanEnd.NO_UPDATE, (), (), *sizes)
-    candidates = _candidates(network, span, vocabulary, length)
+    candidates = _candidates(network, span, vocabulary, length, over)
+    if over():
+        return SpanReading(SpanEnd.CUT, (), candidates, *sizes)
     if not candidates:
-        return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes)
+        return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes, over)
     later = [each for each in sources if each.mixes]
     best = _later_layer(later[:NEAR], update, rounded, noise)
     if best is None or best[1] < span.rank:
@@ -162,7 +167,7 @@ def span_test(
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
     check = _span(best[0], update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
-    sentences = grow(network, check, candidates, closest)
+    sentences = grow(network, check, candidates, closest, over)
     proved: tuple[tuple[int, ...], ...] = ()
     if closest is None and best[0].causal and len(sentences) > MOST_PROVED:
         others = [each for each in later if each.causal and each != best[0]]
@@ -170,7 +175,8 @@ def span_test(
             if span.rank >= check.rank and span.room >= ROOM:
                 sentences = _cut_outside(network, span, sentences)
     if closest is None:
-        sentences, proved = proved_sentences(network, check.source, check.rows, check.floor, sentences, candidates)
+        given = (network, check.source, check.rows, check.floor, sentences, candidates)
+        sentences, proved = proved_sentences(*given, over)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
@@ -178,6 +184,7 @@ def span_test(
 def _masked_reading(
     module: nn.Module, network: TokenNetwork, sources: Sequence[SharedInput], span: _Span, update: Tree, rounded: Tree | None,
     noise: float, vocabulary: int, length: int, sizes: tuple[int, int, int],
+    over: Callable[[], bool],
 ) -> SpanReading:  # fmt: skip
     """Return what can be read where the first span holds no token: those whose embedding a dropout has masked."""
     example = (vocabulary // 2 + torch.arange(length)).remainder(vocabulary)[None]
@@ -185,7 +192,7 @@ def _masked_reading(
     if masked is None:
         return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
     where = subspace(network, masked, span.complement, span.limit)
-    atoms = find_atoms(network, masked, where, tokens_that_moved(module, update, vocabulary), length, span.rank)
+    atoms = find_atoms(network, masked, where, tokens_that_moved(module, update, vocabulary), length, span.rank, over)
     places = [[each for each in atoms if each.place == place] for place in range(length)]
     number = next((place for place, each in enumerate(places) if not each), length)
     if not number:
@@ -200,7 +207,7 @@ def _masked_reading(
         if second is None or later is None or not later.rank or later.room < ROOM:
             continue
         room, checked = subspace(network, second, later.complement, later.limit), source.layer
-        sentences = join_atoms(network, masked, second, room, atoms, MOST_PREFIXES)
+        sentences = join_atoms(network, masked, second, room, atoms, MOST_PREFIXES, over)
         break
     end = SpanEnd.MASKED if sentences else SpanEnd.MASKED_TOKENS
     return SpanReading(end, sentences, candidates, *sizes, checked)
@@ -239,25 +246,33 @@ def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float)
     return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
 
 
-def _candidates(network: TokenNetwork, span: _Span, vocabulary: int, length: int) -> tuple[Tensor, ...]:
+def _candidates(
+    network: TokenNetwork, span: _Span, vocabulary: int, length: int, over: Callable[[], bool]
+) -> tuple[Tensor, ...]:
     """Return the tokens in the span for each position, up to the first position without any."""
     width = max(1, CHUNK // (length * span.source.width))
     hits = []
     for part in torch.arange(vocabulary).split(width):
+        if over():
+            break
         (inputs,) = network.read(part[:, None].expand(-1, length), [span.source.layer])
         hits.append(span.distance(inputs) <= span.limit)
+    if not hits:
+        return ()
     held = torch.cat(hits)
     number = int(held.any(0).long().cumprod(0).sum())
     return tuple(held[:, p].nonzero()[:, 0] for p in range(number))
 
 
 def _sentences(
-    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None
+    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the prefixes that cannot be extended, grown from the first position: all in the span, or the `closest` to it."""
     prefixes = torch.empty(1, 0, dtype=torch.int64)
     ended: list[tuple[int, ...]] = []
     for tokens in candidates:
+        if over():
+            break
         extended = torch.cat([prefixes.repeat_interleave(len(tokens), 0), tokens.repeat(len(prefixes))[:, None]], dim=1)
         parts = extended.split(max(1, CHUNK // (extended.shape[1] * check.source.width)))
         off = torch.cat([check.distance(network.read(part, [check.source.layer])[0][:, -1]) for part in parts])
@@ -268,7 +283,7 @@ def _sentences(
         prefixes = extended[order[within[order]][: closest or MOST_PREFIXES].sort().values]
         if not len(prefixes):
             break
-    return tuple(ended + [tuple(row) for row in prefixes.tolist()])
+    return tuple(ended + [tuple(row) for row in prefixes.tolist() if row])
 
 
 def _cut_outside(
@@ -286,7 +301,7 @@ def _cut_outside(
 
 
 def _whole_sentences(
-    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None
+    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences of an encoder in the span, or the `closest` to it."""
 
@@ -297,4 +312,5 @@ def _whole_sentences(
     def explained(sentences: Sequence[tuple[int, ...]]) -> bool:
         return closest is None and explains(network, check.source, check.rows, check.floor, sentences)
 
-    return search_sentences(distance, check.limit if closest is None else MOST_OFF, candidates, explained)[:closest]
+    limit = check.limit if closest is None else MOST_OFF
+    return search_sentences(distance, limit, candidates, explained, over)[:closest]

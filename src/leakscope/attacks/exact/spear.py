@@ -30,6 +30,7 @@ from leakscope.attacks.exact.peeling import (
     Probe,
     Update,
     errors_of,
+    never,
     slopes_of,
     subtract,
 )
@@ -69,13 +70,15 @@ def unmix(
     samples: int,
     draws: int,
     seed: int,
-    out_of_time: Callable[[int], bool] | None = None,
+    over: Callable[[], bool] = never,
 ) -> Peeled:
     """Return `peeled` with all other samples of the batch, if they certify themselves within `draws` starts; else as it is.
 
     `factor` is the weight of a sample by the threat model, None: unknown. Of a rank far above `samples`, the number that the threat
-    model names, nothing is tried: such an update is noisy. `out_of_time` is asked before each group of starts.
+    model names, nothing is tried: such an update is noisy. `over` is asked before each step, and True ends the search.
     """
+    if over():
+        return peeled
     whole = Ledger.of(update)
     G, h = peeled.rest.weight, peeled.rest.bias
     left, values, right = torch.linalg.svd(G, full_matrices=False)
@@ -84,11 +87,11 @@ def unmix(
     if not 0 < rank <= min(MOST, len(h) // 2, TOO_MANY * samples):
         return peeled
     L, R = left[:, :rank], values[:rank, None] * right[:rank]
-    search = partial(_directions, zero=SILENT[update.dtype], seed=seed, out_of_time=out_of_time)
+    search = partial(_directions, zero=SILENT[update.dtype], seed=seed, over=over)
     for Q in search(L, draws=draws):
         if Q.shape[1] < rank:
             continue
-        unmixed = _narrowed(Q, L, partial(_fit, L=L, R=R, h=h, probe=probe), search)
+        unmixed = _narrowed(Q, L, partial(_fit, L=L, R=R, h=h, probe=probe), search, over)
         if unmixed.right < rank:
             continue
         rows, labels = torch.cat([peeled.inputs, unmixed.inputs]), torch.cat([peeled.labels, unmixed.labels])
@@ -136,14 +139,20 @@ def _weight(fitted: float, certified: float, factor: float | None, samples: int)
     return fitted if lower and not certified else None
 
 
-def _narrowed(Q: Tensor, L: Tensor, fit: Callable[[Tensor], _Fit], search: Callable[..., Iterator[Tensor]]) -> _Fit:
+def _narrowed(
+    Q: Tensor,
+    L: Tensor,
+    fit: Callable[[Tensor], _Fit],
+    search: Callable[..., Iterator[Tensor]],
+    over: Callable[[], bool],
+) -> _Fit:
     """Return the best fit after the directions of samples that do not agree are searched again, among themselves.
 
     `R = sum_i q_i x_i` whatever the directions. If those of some samples are right, the wrong ones span what the right ones of the
     other samples span: a space of fewer dimensions, in which they are found sooner.
     """
     best = fit(Q)
-    while 0 < best.right < Q.shape[1] - 1:
+    while 0 < best.right < Q.shape[1] - 1 and not over():
         wrong = best.misfit > AGREES
         basis = torch.linalg.qr(Q[:, wrong]).Q
         trials = (
@@ -156,9 +165,7 @@ def _narrowed(Q: Tensor, L: Tensor, fit: Callable[[Tensor], _Fit], search: Calla
     return best
 
 
-def _directions(
-    L: Tensor, *, zero: float, draws: int, seed: int, out_of_time: Callable[[int], bool] | None
-) -> Iterator[Tensor]:
+def _directions(L: Tensor, *, zero: float, draws: int, seed: int, over: Callable[[], bool]) -> Iterator[Tensor]:
     """Return after each group of starts the sparsest independent directions q so far, b x at most b; end if few are sparse."""
     length = L.norm(dim=1)
     strongest = length.argsort(descending=True)[:ROWS]
@@ -167,7 +174,7 @@ def _directions(
     generator = torch.Generator().manual_seed(seed)
     pool = basis = U.new_zeros(0, L.shape[1])
     for number in range(-(-draws // STARTS)):
-        if (number >= TRIES and 2 * len(basis) < L.shape[1]) or (out_of_time is not None and out_of_time(number)):
+        if (number >= TRIES and 2 * len(basis) < L.shape[1]) or over():
             return
         chosen = torch.randint(len(U), (STARTS,), generator=generator).to(U.device)
         starts = _null_vectors(U, generator) if number % 2 else U[chosen]
@@ -175,7 +182,9 @@ def _directions(
         away = starts - outside * (starts @ _projector(basis))
         # a direction with few zeros may be no minimum, but it is a start where few directions are left
         found = [pool, starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)] if number % 2 else [pool]
-        descended = _descend(U, away, POWERS[number // 2 % len(POWERS)])
+        descended = _descend(U, away, POWERS[number // 2 % len(POWERS)], over)
+        if over():  # descents that were stopped are no minima
+            return
         pool, places = _sparsest(torch.cat([*found, descended]), U, zero)
         pool[places] = basis = _sharpened(pool[places], U, zero)
         yield basis.mT
@@ -199,12 +208,14 @@ def _projector(rows: Tensor) -> Tensor:
     return projector
 
 
-def _descend(U: Tensor, starts: Tensor, power: float = 1.0) -> Tensor:
+def _descend(U: Tensor, starts: Tensor, power: float = 1.0, over: Callable[[], bool] = never) -> Tensor:
     """Return local minima of `sum |U q|^p` on the unit sphere: `q <- A^-1 q`, `A = U^T diag(|U q|^(p - 2)) U`, smoothed less and less."""
     b = U.shape[1]
     squares = (U[:, :, None] * U[:, None]).flatten(1)
     q: Tensor = starts / starts.norm(dim=1, keepdim=True).clamp_min(TINY)
     for step in range(STEPS):
+        if over():
+            break
         smooth = max(0.1 * SHRINK**step, 1e-9)
         weights = ((q @ U.mT).square() + smooth**2).pow(power / 2 - 1)
         q = torch.linalg.solve_ex((weights @ squares).unflatten(1, (b, b)), q)[0]

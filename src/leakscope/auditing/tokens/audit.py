@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakscope.attacks.exact.span_test import SpanEnd
 from leakscope.auditing.attack_runs import INTERRUPTED, LabelReading, check_updates, read_labels
 from leakscope.auditing.criterion import compare
-from leakscope.auditing.limits import Budget, whole_number
+from leakscope.auditing.limits import Budget, Pace, whole_number
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, UntestedError, make_client, plain_module
@@ -48,6 +48,7 @@ class ClientReadings(NamedTuple):
 
     readings: list[Reading]
     interrupted: bool
+    cut: bool = False  # whether the time ended the last reading
 
 
 def audit_tokens(
@@ -143,8 +144,8 @@ def score_clients(
 
     With `searching`, TAG and LAMP run where the exact attacks recovered less than half. The attack that recovered most gives the grade.
     """
-    readings, interrupted = done
-    unread = f"{len(readings)} of {exposure.trials} clients were read"
+    readings, interrupted, cut = done
+    unread = f"{len(readings) - cut} of {exposure.trials} clients were read"
     audit = Audit(
         name=type(target.model).__name__,
         grade=Grade.INCONCLUSIVE,
@@ -178,7 +179,7 @@ def score_clients(
     read = labels if isinstance(labels, LabelReading) else None
     unfinished = (
         *searched.unfinished,
-        *([unread] if len(readings) < exposure.trials else []),
+        *([unread] if cut or len(readings) < exposure.trials else []),
         *([INTERRUPTED] if interrupted else []),
     )
     untested = (
@@ -217,16 +218,21 @@ def read_clients(
     several = local is not None and local.steps(samples // exposure.client.aggregation.clients) > 1
     known = exposure.known(informed=True)
     readings: list[Reading] = []
+    pace = Pace(budget.clock, budget.end)
+
+    def over() -> bool:
+        return pace(0)
+
     try:
         while len(readings) < exposure.trials and (not readings or budget.left > 0):
             client = len(readings)
             report("tokens", f"span test and bag of words, client {client + 1} of {exposure.trials}")
             seen, facts = take((exposure.observation, known), client)
             length = exposure.batch.inputs.shape[2]
-            readings.append(read_update(module, table, seen, facts, length, samples if several else None))
+            readings.append(read_update(module, table, seen, facts, length, samples if several else None, over))
     except KeyboardInterrupt:
         return ClientReadings(readings, interrupted=True)
-    return ClientReadings(readings, interrupted=False)
+    return ClientReadings(readings, interrupted=False, cut=pace.ended)
 
 
 def _labels(exposure: Exposure, budget: Budget) -> LabelReading | Untested:

@@ -34,6 +34,7 @@ from leakscope.store.captures import list_captures
 
 POOLED = "several rounds of one client are read as one: the sentences that most of them gave, and every token of a proved bag"
 SHOWN = 8  # sentences of a client without the truth
+LAST_CUT = "the time ended the last reading"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +54,7 @@ def audit_token_captures(
     module, table, inputs = token_module(target, notes)
     gathered = _gather(directory, target, token_model(module, inputs), clients, seed, notes, untested)
     exposure, owners, samples = gathered.exposure, gathered.owners, gathered.exposure.batch.samples
-    readings, interrupted = read_clients(exposure, module, table, budget, report)
+    readings, interrupted, cut = read_clients(exposure, module, table, budget, report)
     if not readings:
         raise KeyboardInterrupt
     rounds = [
@@ -64,9 +65,9 @@ def audit_token_captures(
     first = exposure.select(torch.tensor([owners.index(owner) for owner in range(max(owners) + 1)]))
     scored = gathered.scored
     audit = (
-        score_clients(target, table, first, ClientReadings(pooled, interrupted), inputs, budget, report)
+        score_clients(target, table, first, ClientReadings(pooled, interrupted, cut), inputs, budget, report)
         if scored
-        else _unscored(pooled, target.words, budget, interrupted=interrupted)
+        else _unscored(pooled, target.words, budget, interrupted=interrupted, cut=cut)
     )
     return replace(
         audit,
@@ -140,7 +141,9 @@ def _batch(truth: tuple[Tensor, Tensor] | None, trials: int, samples: int, lengt
     return Batch(tokens, labels, mask) if classes else Batch(tokens, none, mask, labels)
 
 
-def _unscored(readings: Sequence[Reading], words: Sequence[str] | None, budget: Budget, *, interrupted: bool) -> Audit:
+def _unscored(
+    readings: Sequence[Reading], words: Sequence[str] | None, budget: Budget, *, interrupted: bool, cut: bool
+) -> Audit:
     """Return the audit of captures whose sentences are not known: what came back, a line a client."""
     lines = []
     for client, (reading, bag) in enumerate(readings):
@@ -154,7 +157,7 @@ def _unscored(readings: Sequence[Reading], words: Sequence[str] | None, budget: 
         seconds=budget.used,
         seed=0,
         untested=(NOT_RUN,),
-        unfinished=(SEARCH, *([INTERRUPTED] if interrupted else [])),
+        unfinished=(SEARCH, *([LAST_CUT] if cut else []), *([INTERRUPTED] if interrupted else [])),
         interrupted=interrupted,
         notes=tuple(lines),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
+from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.span_test import span_test
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
@@ -79,13 +80,22 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
 
 
 def read_update(
-    module: nn.Module, table: TokenTable, seen: Observation, known: Knowledge, length: int, closest: int | None
+    module: nn.Module,
+    table: TokenTable,
+    seen: Observation,
+    known: Knowledge,
+    length: int,
+    closest: int | None,
+    over: Callable[[], bool] = never,
 ) -> Reading:
-    """Return what both attacks read off the first round of one client; `known` may hold the size of its noise."""
+    """Return what both attacks read off the first round of one client; `known` may hold the size of its noise.
+
+    Once the time is `over`, what was read so far is returned.
+    """
     first: Round = seen.rounds[0]
     noise = _noise(known)
     reading = span_test(
-        module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest
+        module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest, over=over
     )
     rows = first.sent.get(table.weight)
     if rows is None:

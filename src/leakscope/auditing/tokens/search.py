@@ -15,6 +15,7 @@ from leakscope.auditing.limits import Budget, Pace, first_line
 from leakscope.auditing.suite import Untested
 from leakscope.core.errors import InputError
 from leakscope.core.progress import Reporter
+from leakscope.core.types import Outcome
 from leakscope.models.dropout import KeyedDropout
 from leakscope.play import Exposure, reconstruct
 from leakscope.play.text_leak import TextLeak
@@ -53,6 +54,8 @@ def search_tokens(
                 execution = Execution(form=FORM, out_of_time=Pace(budget.clock, until))
                 made = reconstruct(exposure, make(iterations=iterations), execution)
                 iterations = int(made.iterations.min())
+                if bool((made.outcome == Outcome.DIVERGED).all()):
+                    unfinished.append(f"{name} diverged on every client")
                 leak = score(name, made.inputs.long())
                 leaks.append(leak)
                 lines.append(f"{name}, {iterations} of {most} iterations: {leak.score_lines[0].partition(': ')[2]}")
