@@ -18,7 +18,7 @@ from leakscope.attacks.exact.layer_probe import layer_behind
 from leakscope.attacks.exact.peel_attack import Peeling
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.model import Dense, Model
+from leakscope.core.model import Dense, Model, check_weights
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
 
@@ -80,6 +80,12 @@ def dishonest_weights(
         raise InputError(
             f"{manipulation.name} needs public inputs P x {tuple(model.input_shape)}, got {tuple(public.shape)}"
         )
+    if not bool(public.isfinite().all()):
+        raise InputError(f"the public inputs of {manipulation.name} hold NaN or infinity")
+    check_weights(model, weights, len(seeds))
+    foreign = sorted(set(weights) - set(model.parameters))
+    if foreign:
+        raise InputError(f"weights are of another network: {model.name!r} has no {foreign[0]!r}")
     keys = random.fold(random.key(list(seeds)), "server")
     public = public.to(next(iter(weights.values())))
     each = [manipulation.weights(model, take(weights, t), public, keys[t]) for t in range(len(seeds))]
