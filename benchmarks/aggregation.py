@@ -9,7 +9,8 @@ labels that the rule `by_residual` reads from the mean, beside one that draws th
 With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step. With `--servers` the
 table is of dishonest servers with 3,000 training images: imprint (1000 bins), trap weights (s = 0.7) and soliton biases (for as many
 images), one model for all clients, and LOKI (16 bins a client, a model for each); their shares are of images within 1e-3, for LOKI, whose
-scale is known up to a bin, within 3e-2. Intervals: Student's t over trials.
+scale is known up to a bin, within 3e-2. Fishing for class 0 (read by division, 8 times as many trials) has at most one image a round;
+`alone` is the share of rounds in which one image of the class was in the sum, so that fishing read it. Intervals: Student's t over trials.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from leakscope.attacks import analytic, ig, peeling
 from leakscope.attacks.attack import Attack
+from leakscope.attacks.engine.plan import DEFAULT
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import class_mean, draw_labels
 from leakscope.clients import Aggregation, Client
@@ -31,9 +33,10 @@ from leakscope.data import load
 from leakscope.metrics.interval import estimate_mean
 from leakscope.metrics.labels import label_overlap
 from leakscope.models import Torch, build, draw_parameters
-from leakscope.play import Exposure, attack, expose, judge
+from leakscope.play import Exposure, attack, expose, judge, reconstruct
 from leakscope.play.baselines import public_part
-from leakscope.play.dishonest import manipulate
+from leakscope.play.dishonest import expose_manipulated
+from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
@@ -91,28 +94,36 @@ def labels(exposure: Exposure) -> str:
     return " | ".join(share(label_overlap(truth.labels, each, truth.mask)[:, None]) for each in (read, drawn))
 
 
-def manipulated(clients: int, trials: int) -> str:
-    """Return the shares of images that each dishonest server reads from the mean, one trial at a time."""
+def read_images(manipulation: Manipulation, clients: int, number: int, rms: float) -> Tensor:
+    """Return which images of one sum a dishonest server reads."""
     data, total = load("fashion_mnist"), clients * EACH
-    public, public_labels = data.pictures("train", range(PUBLIC)), data.labels("train", range(PUBLIC))
+    order = torch.randperm(data.size("test"), generator=torch.Generator().manual_seed(number))
+    index = order.repeat(-(-total // len(order)))[:total].tolist()
+    batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
+    model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
+    given = (
+        draw_parameters(model, Torch(), random.key([number])),
+        batch,
+        data.pictures("train", range(PUBLIC)),
+        [number],
+    )
+    exposure = expose_manipulated(manipulation, model, Client(aggregate=clients), *given)
+    guess = reconstruct(exposure, manipulation, DEFAULT)
+    return squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt().amin(1) <= rms
+
+
+def manipulated(clients: int, trials: int) -> str:
+    """Return the shares of images that each dishonest server reads from the mean, and how often fishing read one."""
     servers: tuple[tuple[Manipulation, float], ...] = (
         (Imprint(), NEAR),
         (TrapWeights(factor=0.7), NEAR),
-        (SolitonBiases(batch=total), NEAR),
+        (SolitonBiases(batch=clients * EACH), NEAR),
         (Loki(clients, units=4 * EACH), 3e-2),
     )
-    shares: list[list[Tensor]] = [[] for _ in servers]
-    for number in range(trials):
-        index = [i % data.size("test") for i in range(number * total, (number + 1) * total)]
-        batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
-        model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
-        weights, client = draw_parameters(model, Torch(), random.key([number])), Client(aggregate=clients)
-        for (manipulation, rms), of in zip(servers, shares, strict=True):
-            given = (model, batch, manipulation, public, public_labels)
-            guess = manipulate(*given, client=client, weights=weights, seeds=[number]).attack.reconstruction
-            distance = squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt()
-            of.append(distance.amin(1) <= rms)
-    return " | ".join(share(torch.stack(each)) for each in shares)
+    shares = [torch.stack([read_images(one, clients, number, rms) for number in range(trials)]) for one, rms in servers]
+    fishing = Fishing(reader=analytic())
+    fished = torch.stack([read_images(fishing, clients, number, NEAR) for number in range(8 * trials)])
+    return " | ".join(share(each) for each in (*shares, fished, fished.any(1, keepdim=True)))
 
 
 def main() -> None:
@@ -124,12 +135,13 @@ def main() -> None:
     parser.add_argument("--matching", type=int, default=3, help="trials of ig; 0 leaves it out")
     parser.add_argument("--iterations", type=int, default=300, help="of ig")
     parser.add_argument("--local", action="store_true", help="clients send weights after local training")
-    parser.add_argument("--servers", action="store_true", help="imprint and LOKI in the place of the honest server")
+    parser.add_argument("--servers", action="store_true", help="dishonest servers in the place of the honest one")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.servers:
         print(
-            f"n = {asked.trials} trials\n\n| clients | images | imprint | trap weights | soliton | loki |\n|---|---|---|---|---|---|"
+            f"n = {asked.trials} trials\n\n| clients | images | imprint | trap weights | soliton | loki | fishing | alone |\n"
+            "|---|---|---|---|---|---|---|---|"
         )
         for K in asked.clients:
             print(f"| {K} | {K * EACH} | {manipulated(K, asked.trials)} |", flush=True)

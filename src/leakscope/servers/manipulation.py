@@ -44,7 +44,12 @@ class Manipulation(Attack, Protocol):
 
 @runtime_checkable
 class PerClient(Manipulation, Protocol):
-    """A manipulation that gives each client of a sum weights of its own, so that their updates do not mix."""
+    """A manipulation that gives each of its `clients` in a sum weights of its own, so that their updates do not mix."""
+
+    @property
+    def clients(self) -> int:
+        """Return the number of clients in the sum."""
+        ...
 
     def for_client(self, number: int) -> Manipulation:
         """Return the manipulation of one client of the sum."""
@@ -70,6 +75,14 @@ class ReadByAttack(Protocol):
     ) -> Reconstruction:
         """Return what the reader makes of the update."""
         return self.reader.run(model, observation, knowledge, seeds, execution)
+
+
+def check_clients(manipulation: Manipulation, clients: int) -> None:
+    """Raise if a manipulation is made for another number of clients in a sum: its readout would miss some."""
+    if isinstance(manipulation, PerClient) and manipulation.clients != clients:
+        raise InputError(
+            f"{manipulation.name} is made for clients={manipulation.clients}, and the update is of {clients}: give clients={clients}"
+        )
 
 
 def dishonest_weights(
@@ -102,7 +115,8 @@ def first_relu_layer(model: Model, name: str) -> tuple[Dense, str | None]:
         raise InputError(
             f"{name} changes a first dense layer with a bias, and {model.name!r} shares none; imprint can insert one"
         )
-    bias, x = model.parameters[entry.bias], torch.full((1, *model.input_shape), 0.5)
+    bias = model.parameters[entry.bias]
+    x = torch.stack([torch.full(model.input_shape, level) for level in (0.4, 0.6)])  # batch norm needs two
     strength = []
     for shift in (-FAR, FAR):
         leaf = torch.full_like(bias, shift).requires_grad_()
