@@ -1,6 +1,7 @@
 """What attacks still get from the mean of K clients: exact attacks, update matching and label rules beside a null baseline.
 
-    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local | --servers]
+    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local]
+    LEAKSCOPE_DATA=... python benchmarks/aggregation.py --servers [NAME ...] [--clients 1 2 5 20 100] [--trials 5]
 
 Every client holds 4 test images of Fashion-MNIST; the network is 784-1000-10 with torch's first weights, drawn for every trial. Shares
 are of the images of all clients: for `division` and `ig` those that count as recovered (MSE at most 0.01 and SSIM at least 0.6, the rule
@@ -9,13 +10,14 @@ labels that the rule `by_residual` reads from the mean, beside one that draws th
 With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step. With `--servers` the
 table is of dishonest servers with 3,000 training images: imprint (1000 bins), trap weights (s = 0.7) and soliton biases (for as many
 images), one model for all clients, and LOKI (16 bins a client, a model for each); their shares are of images within 1e-3, for LOKI, whose
-scale is known up to a bin, within 3e-2. Fishing for class 0 (read by division, 8 times as many trials) has at most one image a round;
-`alone` is the share of rounds in which one image of the class was in the sum, so that fishing read it. Intervals: Student's t over trials.
+scale is known up to a bin, within 3e-2. Fishing for class 0 (read by division, 8 times as many trials) reads at most one image a round, and
+only if the sum holds one image of the class: `rounds` is the share of rounds in which it read one. Intervals: Student's t over trials.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -97,8 +99,7 @@ def labels(exposure: Exposure) -> str:
 def read_images(manipulation: Manipulation, clients: int, number: int, rms: float) -> Tensor:
     """Return which images of one sum a dishonest server reads."""
     data, total = load("fashion_mnist"), clients * EACH
-    order = torch.randperm(data.size("test"), generator=torch.Generator().manual_seed(number))
-    index = order.repeat(-(-total // len(order)))[:total].tolist()
+    index = [i % data.size("test") for i in range(number * total, (number + 1) * total)]
     batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
     model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
     given = (
@@ -112,18 +113,20 @@ def read_images(manipulation: Manipulation, clients: int, number: int, rms: floa
     return squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt().amin(1) <= rms
 
 
-def manipulated(clients: int, trials: int) -> str:
-    """Return the shares of images that each dishonest server reads from the mean, and how often fishing read one."""
-    servers: tuple[tuple[Manipulation, float], ...] = (
-        (Imprint(), NEAR),
-        (TrapWeights(factor=0.7), NEAR),
-        (SolitonBiases(batch=clients * EACH), NEAR),
-        (Loki(clients, units=4 * EACH), 3e-2),
-    )
-    shares = [torch.stack([read_images(one, clients, number, rms) for number in range(trials)]) for one, rms in servers]
-    fishing = Fishing(reader=analytic())
-    fished = torch.stack([read_images(fishing, clients, number, NEAR) for number in range(8 * trials)])
-    return " | ".join(share(each) for each in (*shares, fished, fished.any(1, keepdim=True)))
+SERVERS: dict[str, Callable[[int], Manipulation]] = {  # by the number of clients
+    "imprint": lambda _: Imprint(),
+    "trap": lambda _: TrapWeights(factor=0.7),
+    "soliton": lambda clients: SolitonBiases(batch=clients * EACH),
+    "loki": lambda clients: Loki(clients, units=4 * EACH),
+    "fishing": lambda _: Fishing(reader=analytic()),
+}
+
+
+def manipulated(name: str, clients: int, trials: int) -> str:
+    """Return the share of images that a dishonest server reads from the mean, and for fishing of rounds in which it reads one."""
+    trials, rms = 8 * trials if name == "fishing" else trials, 3e-2 if name == "loki" else NEAR
+    near = torch.stack([read_images(SERVERS[name](clients), clients, number, rms) for number in range(trials)])
+    return f"{share(near)}; rounds {share(near.any(1, keepdim=True))}" if name == "fishing" else share(near)
 
 
 def main() -> None:
@@ -135,16 +138,19 @@ def main() -> None:
     parser.add_argument("--matching", type=int, default=3, help="trials of ig; 0 leaves it out")
     parser.add_argument("--iterations", type=int, default=300, help="of ig")
     parser.add_argument("--local", action="store_true", help="clients send weights after local training")
-    parser.add_argument("--servers", action="store_true", help="dishonest servers in the place of the honest one")
+    parser.add_argument(
+        "--servers", nargs="*", choices=list(SERVERS), help="dishonest servers in the place of the honest one"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.servers:
+    if asked.servers is not None:
+        names = asked.servers or list(SERVERS)
         print(
-            f"n = {asked.trials} trials\n\n| clients | images | imprint | trap weights | soliton | loki | fishing | alone |\n"
-            "|---|---|---|---|---|---|---|---|"
+            f"n = {asked.trials} trials\n\n| clients | images | {' | '.join(names)} |\n|---|---|{'---|' * len(names)}"
         )
         for K in asked.clients:
-            print(f"| {K} | {K * EACH} | {manipulated(K, asked.trials)} |", flush=True)
+            cells = " | ".join(manipulated(name, K, asked.trials) for name in names)
+            print(f"| {K} | {K * EACH} | {cells} |", flush=True)
         return
     public = class_mean(*public_part(load("fashion_mnist"), "test"), classes=10)
     print(
