@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -89,8 +90,9 @@ class Case(NamedTuple):
     share: Callable[[Reconstruction, bool], Tensor]  # of each client; bool: whether the updates are noisy
 
 
-def of_row(row: Row, number: int) -> Case:
+def of_row(name: str, number: int) -> Case:
     """Return a batch of a manipulation whose readout gives images."""
+    row = DENSE[name]
     model, weights, batch = batch_and_weights(row, number)
     clients = row.client.aggregation.clients
 
@@ -133,7 +135,7 @@ def of_decepticons(number: int) -> Case:
 
 
 CASES: dict[str, Callable[[int], Case]] = {
-    **{name: lambda number, row=row: of_row(row, number) for name, row in DENSE.items()},  # type: ignore[misc]
+    **{name: partial(of_row, name) for name in DENSE},
     "fishing": of_fishing,
     "Decepticons": of_decepticons,
 }
@@ -255,9 +257,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="manipulations, or networks with --accuracy")
     parser.add_argument("--remedies", nargs="*", default=list(CLIENTS))
     parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument(
+        "--head", choices=("glorot", "normal"), default="glorot", help="of trap weights and soliton biases"
+    )
     parser.add_argument("--accuracy", action="store_true", help="what the remedies cost instead")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    DENSE.update({name: replace(row, head=asked.head) for name, row in DENSE.items()})
     if asked.accuracy:
         show_accuracy(asked.names or ["mlp", "lenet_dlg", "gpt"], asked.remedies, asked.batches)
     else:

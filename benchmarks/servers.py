@@ -1,6 +1,7 @@
 """Dishonest servers: how many samples of a batch each manipulation gets back, beside the honest server and what is published.
 
     LEAKSCOPE_DATA=... python benchmarks/servers.py [ROW ...] [--batches 3]
+    LEAKSCOPE_DATA=... python benchmarks/servers.py ROW ... --activated [--batches 20]
     LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3] [--device cuda --iterations 1000]
 
 Every batch has honest weights, server draws and private samples of its own; public data are up to 10,000 training images. `share` is the
@@ -61,6 +62,7 @@ class Row:
     normal: bool = False  # weights as in the papers on dense layers (`weights_of`), else PyTorch's
     rms: float = 1e-3
     double: bool = False  # the client computes in float64
+    head: str = "glorot"  # with `normal`: or "normal"
 
 
 def law(bins: int, batch: int) -> str:
@@ -101,20 +103,22 @@ for clients in (1, 2, 5, 20, 100):
 def weights_of(row: Row, model: Model, seed: int) -> Tree:
     """Return the honest weights of one batch's network.
 
-    With `normal` the first layer is N(0, 0.5^2), as in the papers on dense layers, the head Glorot's uniform, and biases are 0. A head of
-    N(0, 0.5^2) saturates the softmax: samples that it gets right have no gradient, and peeling stalls without them.
+    With `normal` the first layer is N(0, 0.5^2), as in the papers on dense layers, the head Glorot's uniform, and biases are 0. With
+    the head "normal" all are N(0, 0.5^2): that saturates the softmax, samples that it gets right have no gradient, and peeling stalls.
     """
     key = random.key([seed])
     if not row.normal:
         return draw_parameters(model, Torch(), key)
     if model.entry is None or model.head is None:
         raise ValueError(f"{model.name} has no first dense layer or no head")
-    weights: Tree = {name: torch.zeros(1, *value.shape) for name, value in model.parameters.items()}
-    first, head = (random.fold(key, layer.weight) for layer in (model.entry, model.head))
-    shape = model.parameters[model.head.weight].shape
-    weights[model.entry.weight] = 0.5 * random.normal(first, model.parameters[model.entry.weight].shape)
-    weights[model.head.weight] = (6 / sum(shape)) ** 0.5 * (2 * random.uniform(head, shape) - 1)
-    return weights
+    shapes = {name: value.shape for name, value in model.parameters.items()}
+    normal = {name: 0.5 * random.normal(random.fold(key, name), shape) for name, shape in shapes.items()}
+    if row.head == "normal":
+        return normal
+    name, shape = model.head.weight, shapes[model.head.weight]
+    glorot = (6 / sum(shape)) ** 0.5 * (2 * random.uniform(random.fold(key, name), shape) - 1)
+    zeros = {each: torch.zeros_like(value) for each, value in normal.items()}
+    return zeros | {model.entry.weight: normal[model.entry.weight], name: glorot}
 
 
 def near(batch: Batch, images: Tensor, rms: float) -> Tensor:
@@ -158,6 +162,33 @@ def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
     nearest = float(near(batch, public, row.rms).mean())
     shares = near(batch, result.inputs[0], row.rms).unflatten(0, (row.client.aggregation.clients, -1)).mean(1)
     return shares, [honest, nearest, took]
+
+
+def activated(row: Row, number: int, public: Tensor) -> tuple[float, float]:
+    """Return the shares of one batch that are alone on a unit, and that a chain of exact subtractions would reach, by activations alone."""
+    model, weights, batch = batch_and_weights(row, number)
+    network, sent = dishonest_weights(row.manipulation, model, weights, public, [number])
+    if network.entry is None or network.entry.bias is None:
+        raise ValueError(f"{network.name} has no first dense layer")
+    x = batch.inputs[0].flatten(1)
+    active = x @ sent[network.entry.weight][0].mT + sent[network.entry.bias][0] > 0
+    known, steps = torch.zeros(len(x), dtype=torch.bool), []
+    while not steps or steps[-1] > 0:
+        single = active[~known].sum(0) == 1
+        new = ~known & active[:, single].any(1)
+        known |= new
+        steps.append(float(new.double().mean()))
+    return steps[0], sum(steps)
+
+
+def show_activated(names: list[str], batches: int) -> None:
+    """Print what the activations of each row would allow an exact reader."""
+    print("| row | n | alone | 95 % | n | by a chain | 95 % |\n|---|---|---|---|---|---|---|")
+    for name in names:
+        data = load(ROWS[name].data)
+        public = data.pictures("train", range(data.size("train")))
+        shares = torch.tensor([activated(ROWS[name], number, public) for number in range(batches)], dtype=torch.float64)
+        print(f"| {name} | {show_interval(shares[:, 0])} | {show_interval(shares[:, 1])} |", flush=True)
 
 
 def fishing_batch(number: int) -> tuple[Model, Tree, Batch]:
@@ -228,8 +259,17 @@ def main() -> None:
     parser.add_argument("--fishing", action="store_true", help="the purity of fished updates instead")
     parser.add_argument("--iterations", type=int, default=0, help="of IG on fished updates; 0: none")
     parser.add_argument("--device", default="cpu", help="of IG on fished updates")
+    parser.add_argument(
+        "--head", choices=("glorot", "normal"), default="glorot", help="of the rows of trap weights and soliton biases"
+    )
+    parser.add_argument(
+        "--activated", action="store_true", help="what activations alone would allow, without an attack"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.activated:
+        show_activated(asked.rows, asked.batches)
+        return
     if asked.fishing:
         for honest in (True, False):
             cosines = torch.tensor([fished(number, honest=honest) for number in range(asked.batches)])
@@ -245,7 +285,7 @@ def main() -> None:
         "| row | set | B | n | share | 95 % | published | honest | nearest | s a batch |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for name in asked.rows:
-        row = ROWS[name]
+        row = replace(ROWS[name], head=asked.head)
         data = load(row.data)
         private = asked.batches * row.batch if private_part(row, data) == "train" else 0
         public = data.pictures("train", range(min(PUBLIC, data.size("train") - private)))
