@@ -1,6 +1,7 @@
 """What attacks still get from the mean of K clients: exact attacks, update matching and label rules beside a null baseline.
 
-    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local | --servers]
+    LEAKSCOPE_DATA=... python benchmarks/aggregation.py [--clients 1 2 5 20 100] [--trials 5] [--matching 3] [--local]
+    LEAKSCOPE_DATA=... python benchmarks/aggregation.py --servers [NAME ...] [--clients 1 2 5 20 100] [--trials 5]
 
 Every client holds 4 test images of Fashion-MNIST; the network is 784-1000-10 with torch's first weights, drawn for every trial. Shares
 are of the images of all clients: for `division` and `ig` those that count as recovered (MSE at most 0.01 and SSIM at least 0.6, the rule
@@ -9,18 +10,21 @@ labels that the rule `by_residual` reads from the mean, beside one that draws th
 With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.05), and matching simulates one step. With `--servers` the
 table is of dishonest servers with 3,000 training images: imprint (1000 bins), trap weights (s = 0.7) and soliton biases (for as many
 images), one model for all clients, and LOKI (16 bins a client, a model for each); their shares are of images within 1e-3, for LOKI, whose
-scale is known up to a bin, within 3e-2. Intervals: Student's t over trials.
+scale is known up to a bin, within 3e-2. Fishing for class 0 (read by division, 8 times as many trials) reads at most one image a round, and
+only if the sum holds one image of the class: `rounds` is the share of rounds in which it read one. Intervals: Student's t over trials.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks import analytic, ig, peeling
 from leakscope.attacks.attack import Attack
+from leakscope.attacks.engine.plan import DEFAULT
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import class_mean, draw_labels
 from leakscope.clients import Aggregation, Client
@@ -31,9 +35,10 @@ from leakscope.data import load
 from leakscope.metrics.interval import estimate_mean
 from leakscope.metrics.labels import label_overlap
 from leakscope.models import Torch, build, draw_parameters
-from leakscope.play import Exposure, attack, expose, judge
+from leakscope.play import Exposure, attack, expose, judge, reconstruct
 from leakscope.play.baselines import public_part
-from leakscope.play.dishonest import manipulate
+from leakscope.play.dishonest import expose_manipulated
+from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
@@ -91,28 +96,37 @@ def labels(exposure: Exposure) -> str:
     return " | ".join(share(label_overlap(truth.labels, each, truth.mask)[:, None]) for each in (read, drawn))
 
 
-def manipulated(clients: int, trials: int) -> str:
-    """Return the shares of images that each dishonest server reads from the mean, one trial at a time."""
+def read_images(manipulation: Manipulation, clients: int, number: int, rms: float) -> Tensor:
+    """Return which images of one sum a dishonest server reads."""
     data, total = load("fashion_mnist"), clients * EACH
-    public, public_labels = data.pictures("train", range(PUBLIC)), data.labels("train", range(PUBLIC))
-    servers: tuple[tuple[Manipulation, float], ...] = (
-        (Imprint(), NEAR),
-        (TrapWeights(factor=0.7), NEAR),
-        (SolitonBiases(batch=total), NEAR),
-        (Loki(clients, units=4 * EACH), 3e-2),
+    index = [i % data.size("test") for i in range(number * total, (number + 1) * total)]
+    batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
+    model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
+    given = (
+        draw_parameters(model, Torch(), random.key([number])),
+        batch,
+        data.pictures("train", range(PUBLIC)),
+        [number],
     )
-    shares: list[list[Tensor]] = [[] for _ in servers]
-    for number in range(trials):
-        index = [i % data.size("test") for i in range(number * total, (number + 1) * total)]
-        batch = make_batch(data.pictures("test", index)[None], data.labels("test", index)[None], classes=data.classes)
-        model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
-        weights, client = draw_parameters(model, Torch(), random.key([number])), Client(aggregate=clients)
-        for (manipulation, rms), of in zip(servers, shares, strict=True):
-            given = (model, batch, manipulation, public, public_labels)
-            guess = manipulate(*given, client=client, weights=weights, seeds=[number]).attack.reconstruction
-            distance = squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt()
-            of.append(distance.amin(1) <= rms)
-    return " | ".join(share(torch.stack(each)) for each in shares)
+    exposure = expose_manipulated(manipulation, model, Client(aggregate=clients), *given)
+    guess = reconstruct(exposure, manipulation, DEFAULT)
+    return squared_distances(batch.inputs[0].double(), guess.inputs[0].double()).sqrt().amin(1) <= rms
+
+
+SERVERS: dict[str, Callable[[int], Manipulation]] = {  # by the number of clients
+    "imprint": lambda _: Imprint(),
+    "trap": lambda _: TrapWeights(factor=0.7),
+    "soliton": lambda clients: SolitonBiases(batch=clients * EACH),
+    "loki": lambda clients: Loki(clients, units=4 * EACH),
+    "fishing": lambda _: Fishing(reader=analytic()),
+}
+
+
+def manipulated(name: str, clients: int, trials: int) -> str:
+    """Return the share of images that a dishonest server reads from the mean, and for fishing of rounds in which it reads one."""
+    trials, rms = 8 * trials if name == "fishing" else trials, 3e-2 if name == "loki" else NEAR
+    near = torch.stack([read_images(SERVERS[name](clients), clients, number, rms) for number in range(trials)])
+    return f"{share(near)}; rounds {share(near.any(1, keepdim=True))}" if name == "fishing" else share(near)
 
 
 def main() -> None:
@@ -124,15 +138,19 @@ def main() -> None:
     parser.add_argument("--matching", type=int, default=3, help="trials of ig; 0 leaves it out")
     parser.add_argument("--iterations", type=int, default=300, help="of ig")
     parser.add_argument("--local", action="store_true", help="clients send weights after local training")
-    parser.add_argument("--servers", action="store_true", help="imprint and LOKI in the place of the honest server")
+    parser.add_argument(
+        "--servers", nargs="*", choices=list(SERVERS), help="dishonest servers in the place of the honest one"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.servers:
+    if asked.servers is not None:
+        names = asked.servers or list(SERVERS)
         print(
-            f"n = {asked.trials} trials\n\n| clients | images | imprint | trap weights | soliton | loki |\n|---|---|---|---|---|---|"
+            f"n = {asked.trials} trials\n\n| clients | images | {' | '.join(names)} |\n|---|---|{'---|' * len(names)}"
         )
         for K in asked.clients:
-            print(f"| {K} | {K * EACH} | {manipulated(K, asked.trials)} |", flush=True)
+            cells = " | ".join(manipulated(name, K, asked.trials) for name in names)
+            print(f"| {K} | {K * EACH} | {cells} |", flush=True)
         return
     public = class_mean(*public_part(load("fashion_mnist"), "test"), classes=10)
     print(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -273,6 +274,15 @@ class Sent(nn.Module):
         return output
 
 
+def sent_module(honest: nn.Module, sent: Mapping[str, Tensor], bound: float = math.inf) -> nn.Module:
+    """Return what a client gets: the network with other weights, behind an imprint layer if there is one."""
+    if FIRST in sent:
+        return Sent(honest, sent, bound)
+    net = copy.deepcopy(honest)
+    net.load_state_dict({**honest.state_dict(), **sent})
+    return net
+
+
 MLPS, CONVOLUTIONAL = ("mlp", "mlp, MNIST", "mlp, CIFAR-10"), ("cnn_mnist", "resnet8", "resnet18")
 TRAPS: dict[str, tuple[Manipulation, tuple[str, ...]]] = {
     "imprint, brightness": (Imprint(), MLPS),
@@ -301,14 +311,11 @@ def trapped(kind: str, name: str, seed: int) -> Honest:
     model = from_module(network, input_shape=tuple(x.shape[1:]), example=x[:2].float())
     public = source(0, 256, "test")[0].float()
     sent = take(dishonest_weights(manipulation, model, shared_weights(model, 1), public, [seed])[1], 0)
-    if FIRST in sent:
-        sparse = isinstance(manipulation, Imprint) and manipulation.sparse
-        return Honest(kind, Sent(honest, sent, Imprint().shrink if sparse else torch.inf), x[:64], y[:64])
-    net = copy.deepcopy(honest)
-    net.load_state_dict(
-        {**honest.state_dict(), **{name.removeprefix("network."): value for name, value in sent.items()}}
+    sent = {name.removeprefix("network."): value for name, value in sent.items()}
+    bound = Imprint().shrink if isinstance(manipulation, Imprint) and manipulation.sparse else math.inf
+    return Honest(
+        kind, sent_module(honest, sent, bound), x[:64], y[:64], None if FIRST in sent else honest.state_dict()
     )
-    return Honest(kind, net, x[:64], y[:64], honest.state_dict())
 
 
 def measure_traps(seeds: range, path: Path | None) -> list[Row]:

@@ -1,17 +1,16 @@
 """Dishonest servers: how many samples of a batch each manipulation gets back, beside the honest server and what is published.
 
     LEAKSCOPE_DATA=... python benchmarks/servers.py [ROW ...] [--batches 3]
+    LEAKSCOPE_DATA=... python benchmarks/servers.py ROW ... --activated [--batches 20]
     LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3] [--device cuda --iterations 1000]
-    LEAKSCOPE_DATA=... python benchmarks/servers.py --accuracy [--batches 3]
 
 Every batch has honest weights, server draws and private samples of its own; public data are up to 10,000 training images. `share` is the
 part of the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a
-sample is only known up to its bin (LOKI), 0.1 under noise. `honest` is the same reader on the weights that were not manipulated,
+sample is only known up to its bin (LOKI). `honest` is the same reader on the weights that were not manipulated,
 `nearest` the share for the nearest public image, an oracle. Intervals: Student's t over clients (n). `--fishing` prints how much of a
 ResNet18's update of 16 images, the head left out, is the gradient of the one image of a class: its cosine with that image's own gradient,
 beside the honest server's; with iterations also the PSNR of that image as IG reads it, beside the class mean and the nearest public
-image. `--accuracy` trains 784-1000-10 on Fashion-MNIST under each remedy: 10 clients of 64 images, 100 rounds of FedSGD at rate 0.1,
-tested on 1,000 images.
+image.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from leakscope.core.tree import Tree, map_tensors, to
 from leakscope.core.types import Batch, LocalTraining, Reconstruction, make_batch
 from leakscope.data import load
 from leakscope.data.dataset import Dataset, Part
-from leakscope.defences import Clip, GaussianNoise
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
 from leakscope.play import expose, judge, reconstruct
@@ -50,7 +48,6 @@ PUBLIC = 10_000
 HONEST = Client()
 LOCAL = Client(local=LocalTraining(epochs=5, batch_size=16))
 PAPER = "0.772 (100 clients)"
-ROUNDS, CLIENTS, RATE = 100, 10, 0.1  # of the training that measures accuracy
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,10 @@ class Row:
     network: str = "mlp"
     units: int = 1000
     client: Client = HONEST
-    normal: bool = False  # weights N(0, 0.5^2) as in the papers on dense layers, else PyTorch's
+    normal: bool = False  # weights as in the papers on dense layers (`weights_of`), else PyTorch's
     rms: float = 1e-3
     double: bool = False  # the client computes in float64
+    head: str = "glorot"  # with `normal`: or "normal"
 
 
 def law(bins: int, batch: int) -> str:
@@ -100,37 +98,27 @@ for clients in (1, 2, 5, 20, 100):
         f"loki-{clients}": Row(of, 64 * clients, Loki(clients), PAPER, "cnn_mnist", client=together, rms=3e-2),
         f"imprint-sum-{clients}": Row(of, 64 * clients, Imprint(), law_of_sum, client=together),
     }
-REMEDIES = {
-    "none": HONEST,
-    "clipped": Client(defences=(Clip(1.0),)),
-    "noise": Client(defences=(Clip(1.0), GaussianNoise(1e-4))),
-    "censored": Client(censor=4),
-}
-TRAPS: dict[str, Manipulation] = {
-    "imprint": Imprint(),
-    "trap": TrapWeights(factor=0.7),
-    "soliton": SolitonBiases(batch=64),
-}
-ROWS |= {
-    f"{trap}-64-{remedy}": Row(
-        "fashion_mnist",
-        64,
-        TRAPS[trap],
-        normal=trap != "imprint",
-        client=client,
-        rms=0.1 if remedy == "noise" else 1e-3,
-    )
-    for trap in TRAPS
-    for remedy, client in REMEDIES.items()
-}
 
 
 def weights_of(row: Row, model: Model, seed: int) -> Tree:
-    """Return the honest weights of one batch's network."""
+    """Return the honest weights of one batch's network.
+
+    With `normal` the first layer is N(0, 0.5^2), as in the papers on dense layers, the head Glorot's uniform, and biases are 0. With
+    the head "normal" all are N(0, 0.5^2): that saturates the softmax, samples that it gets right have no gradient, and peeling stalls.
+    """
     key = random.key([seed])
-    if row.normal:
-        return {name: 0.5 * random.normal(random.fold(key, name), w.shape) for name, w in model.parameters.items()}
-    return draw_parameters(model, Torch(), key)
+    if not row.normal:
+        return draw_parameters(model, Torch(), key)
+    if model.entry is None or model.head is None:
+        raise ValueError(f"{model.name} has no first dense layer or no head")
+    shapes = {name: value.shape for name, value in model.parameters.items()}
+    normal = {name: 0.5 * random.normal(random.fold(key, name), shape) for name, shape in shapes.items()}
+    if row.head == "normal":
+        return normal
+    name, shape = model.head.weight, shapes[model.head.weight]
+    glorot = (6 / sum(shape)) ** 0.5 * (2 * random.uniform(random.fold(key, name), shape) - 1)
+    zeros = {each: torch.zeros_like(value) for each, value in normal.items()}
+    return zeros | {model.entry.weight: normal[model.entry.weight], name: glorot}
 
 
 def near(batch: Batch, images: Tensor, rms: float) -> Tensor:
@@ -145,8 +133,8 @@ def private_part(row: Row, data: Dataset) -> Part:
     return "test" if row.batch <= data.size("test") // 3 else "train"
 
 
-def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
-    """Return each client's share of one batch, and the batch's with honest weights, by nearest public images, and seconds."""
+def batch_and_weights(row: Row, number: int) -> tuple[Model, Tree, Batch]:
+    """Return the network of one batch, its honest weights and the private samples."""
     data = load(row.data)
     settings = {"hidden": (row.units,)} if row.network == "mlp" else {}
     model = build(row.network, data.input_shape, data.classes, settings)
@@ -157,6 +145,12 @@ def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
     weights = weights_of(row, model, number)
     if row.double:
         model, weights, batch = to((model, weights, batch), dtype=torch.float64)
+    return model, weights, batch
+
+
+def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
+    """Return each client's share of one batch, and the batch's with honest weights, by nearest public images, and seconds."""
+    model, weights, batch = batch_and_weights(row, number)
     began = time.perf_counter()
     exposure = expose_manipulated(row.manipulation, model, row.client, weights, batch, public, [number])
     result = reconstruct(exposure, row.manipulation, DEFAULT)
@@ -168,6 +162,33 @@ def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
     nearest = float(near(batch, public, row.rms).mean())
     shares = near(batch, result.inputs[0], row.rms).unflatten(0, (row.client.aggregation.clients, -1)).mean(1)
     return shares, [honest, nearest, took]
+
+
+def activated(row: Row, number: int, public: Tensor) -> tuple[float, float]:
+    """Return the shares of one batch that are alone on a unit, and that a chain of exact subtractions would reach, by activations alone."""
+    model, weights, batch = batch_and_weights(row, number)
+    network, sent = dishonest_weights(row.manipulation, model, weights, public, [number])
+    if network.entry is None or network.entry.bias is None:
+        raise ValueError(f"{network.name} has no first dense layer")
+    x = batch.inputs[0].flatten(1)
+    active = x @ sent[network.entry.weight][0].mT + sent[network.entry.bias][0] > 0
+    known, steps = torch.zeros(len(x), dtype=torch.bool), []
+    while not steps or steps[-1] > 0:
+        single = active[~known].sum(0) == 1
+        new = ~known & active[:, single].any(1)
+        known |= new
+        steps.append(float(new.double().mean()))
+    return steps[0], sum(steps)
+
+
+def show_activated(names: list[str], batches: int) -> None:
+    """Print what the activations of each row would allow an exact reader."""
+    print("| row | n | alone | 95 % | n | by a chain | 95 % |\n|---|---|---|---|---|---|---|")
+    for name in names:
+        data = load(ROWS[name].data)
+        public = data.pictures("train", range(data.size("train")))
+        shares = torch.tensor([activated(ROWS[name], number, public) for number in range(batches)], dtype=torch.float64)
+        print(f"| {name} | {show_interval(shares[:, 0])} | {show_interval(shares[:, 1])} |", flush=True)
 
 
 def fishing_batch(number: int) -> tuple[Model, Tree, Batch]:
@@ -224,24 +245,6 @@ def show_psnr(name: str, truth: Batch, guess: Reconstruction) -> None:
     print(f"{name}: PSNR {psnr.value:.1f} dB ({psnr.low:.1f} to {psnr.high:.1f}), {recovered}", flush=True)
 
 
-def accuracy_under(client: Client, seed: int) -> float:
-    """Return the accuracy after training with clients that use a remedy."""
-    data = load("fashion_mnist")
-    model = build("mlp", data.input_shape, data.classes, {"hidden": (1000,)})
-    index = range(64 * CLIENTS * seed, 64 * CLIENTS * (seed + 1))
-    images, labels = data.pictures("train", index), data.labels("train", index)
-    batch = make_batch(images.unflatten(0, (CLIENTS, -1)), labels.unflatten(0, (CLIENTS, -1)), classes=data.classes)
-    weights = {name: value[0] for name, value in draw_parameters(model, Torch(), random.key([seed])).items()}
-    for number in range(ROUNDS):
-        shared = {name: value.expand(CLIENTS, *value.shape) for name, value in weights.items()}
-        sent = (
-            client.observe(model, shared, batch, [1000 * seed + 10 * number + k for k in range(CLIENTS)]).rounds[0].sent
-        )
-        weights = {name: value - RATE * sent[name].mean(0) for name, value in weights.items()}
-    x, y = data.pictures("test", range(1000)), data.labels("test", range(1000))
-    return float((model.apply(weights, model.buffers, x, random.key(0))[0].argmax(1) == y).double().mean())
-
-
 def show_interval(values: Tensor) -> str:
     """Return n, mean and interval of shares."""
     found = estimate_mean(values[:, None], torch.ones(len(values), 1, dtype=torch.bool), within=(0.0, 1.0))
@@ -256,9 +259,17 @@ def main() -> None:
     parser.add_argument("--fishing", action="store_true", help="the purity of fished updates instead")
     parser.add_argument("--iterations", type=int, default=0, help="of IG on fished updates; 0: none")
     parser.add_argument("--device", default="cpu", help="of IG on fished updates")
-    parser.add_argument("--accuracy", action="store_true", help="what the remedies cost instead")
+    parser.add_argument(
+        "--head", choices=("glorot", "normal"), default="glorot", help="of the rows of trap weights and soliton biases"
+    )
+    parser.add_argument(
+        "--activated", action="store_true", help="what activations alone would allow, without an attack"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.activated:
+        show_activated(asked.rows, asked.batches)
+        return
     if asked.fishing:
         for honest in (True, False):
             cosines = torch.tensor([fished(number, honest=honest) for number in range(asked.batches)])
@@ -270,17 +281,11 @@ def main() -> None:
         if asked.iterations:
             show_fished_images(asked.batches, asked.iterations, asked.device)
         return
-    if asked.accuracy:
-        print("| remedy | n | accuracy | 95 % |\n|---|---|---|---|")
-        for remedy, client in REMEDIES.items():
-            found = [accuracy_under(client, seed) for seed in range(asked.batches)]
-            print(f"| {remedy} | {show_interval(torch.tensor(found, dtype=torch.float64))} |", flush=True)
-        return
     print(
         "| row | set | B | n | share | 95 % | published | honest | nearest | s a batch |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     for name in asked.rows:
-        row = ROWS[name]
+        row = replace(ROWS[name], head=asked.head)
         data = load(row.data)
         private = asked.batches * row.batch if private_part(row, data) == "train" else 0
         public = data.pictures("train", range(min(PUBLIC, data.size("train") - private)))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
-from leakscope.core.types import LocalTraining, direction
-from leakscope.models import build
+from leakscope.core.model import Model
+from leakscope.core.types import LocalTraining, direction, make_batch
+from leakscope.models import build, from_module
 from leakscope.play.dishonest import manipulate
-from leakscope.play.exposure import expose
+from leakscope.play.exposure import expose, shared_weights
+from leakscope.servers.catalogue import MANIPULATIONS
 from leakscope.servers.imprint import FIRST, Imprint
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import dishonest_weights
@@ -64,6 +69,81 @@ def test_what_does_not_fit_is_refused() -> None:
         manipulate(MODEL, batch_of(1, 6), Loki(2), PUBLIC, LABELS, client=Client(aggregate=2, rounds=2))
     with pytest.raises(InputError):
         Loki(2, client=2)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 4])
+def test_loki_for_another_number_of_clients_is_refused(clients: int) -> None:
+    with pytest.raises(InputError, match=rf"^loki is made for clients=3, and the update is of {clients}"):
+        manipulate(MODEL, batch_of(1, 12), Loki(3), PUBLIC, LABELS, client=Client(aggregate=clients))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (build("linear", SHAPE, 4), "'dense1.weight'.* must be .*, got nothing"),
+        (small_mlp(50), "'dense1.weight'.* must be .*, got .*50"),
+        (build("mlp", SHAPE, 4, {"hidden": (48, 48)}), "of another network: 'mlp' has no 'dense2"),
+    ],
+    ids=["other", "wider", "deeper"],
+)
+def test_weights_of_another_network_are_refused(other: Model, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        manipulate(small_mlp(), batch_of(1, 4), Imprint(), PUBLIC, LABELS, weights=shared_weights(other, 1))
+
+
+@pytest.mark.parametrize(
+    ("public", "why"),
+    [
+        (PUBLIC[:0], "needs public inputs"),
+        (PUBLIC[:1], "the same for all 1$"),
+        (PUBLIC[:1].expand(8, *SHAPE), "the same for all 8$"),
+        (PUBLIC / 0, "hold NaN"),
+    ],
+    ids=["none", "one", "alike", "infinite"],
+)
+def test_public_inputs_without_quantiles_are_refused(public: torch.Tensor, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        dishonest_weights(Imprint(), small_mlp(), shared_weights(small_mlp(), 1), public, [0])
+
+
+def test_a_sample_of_another_shape_is_refused() -> None:
+    batch = batch_of(1, 4)
+    flat = replace(batch, inputs=batch.inputs[:, :, 0])
+    with pytest.raises(InputError, match=r"takes inputs \(1, 6, 6\), the batch has \(6, 6\)$"):
+        manipulate(small_mlp(), flat, Imprint(), PUBLIC, LABELS)
+
+
+NORMED = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 4))
+
+
+@pytest.mark.filterwarnings("ignore:labels are drawn")
+@pytest.mark.parametrize("name", sorted(MANIPULATIONS))
+@pytest.mark.parametrize(
+    "model",
+    [
+        small_mlp(),
+        build("linear", SHAPE, 4),
+        build("mlp", SHAPE, 4, {"activation": "sigmoid"}),
+        build("mlp", (12,), 4, {"hidden": (24,)}),
+        from_module(NORMED, input_shape=SHAPE),
+        from_module(nn.Sequential(nn.Flatten(), nn.Linear(36, 4, bias=False)), input_shape=SHAPE),
+    ],
+    ids=["mlp", "linear", "sigmoid", "table", "norm", "bias"],
+)
+def test_a_manipulation_fits_a_network_or_says_why_in_one_line(name: str, model: Model) -> None:
+    settings: dict[str, int] = {"loki": {"clients": 1, "units": 8}, "fishing": {"iterations": 1}}.get(name, {})
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(1, 4, *model.input_shape, generator=generator)
+    batch = make_batch(x, torch.tensor([[0, 1, 2, 3]]), classes=4)
+    public = torch.rand(40, *model.input_shape, generator=generator)
+    lines = 1
+    try:
+        read = manipulate(model, batch, MANIPULATIONS[name](**settings), public, LABELS[:40]).attack.reconstruction
+    except InputError as error:
+        lines = len(str(error).splitlines())
+    else:
+        lines += int(not bool(read.inputs.isfinite().all()))
+    assert lines == 1
 
 
 def test_censoring_stops_peeling_but_not_an_imprint() -> None:

@@ -25,7 +25,7 @@ from leakscope.clients.censoring import censor_rare_units, censored_layer
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
-from leakscope.core.model import MODES, Mode, Model
+from leakscope.core.model import MODES, Mode, Model, check_weights
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
 from leakscope.core.short_repr import short_repr
@@ -198,14 +198,7 @@ class Client:
             censored_layer(model)
         if len(seeds) != batch.trials:
             raise InputError(f"one seed per trial: {batch.trials} trials, {len(seeds)} seeds")
-        for name, value in model.parameters.items():
-            if name not in weights or tuple(weights[name].shape) != (batch.trials, *value.shape):
-                got = tuple(weights[name].shape) if name in weights else "nothing"
-                raise InputError(
-                    f"weights[{name!r}] must be {(batch.trials, *value.shape)} (one set per trial), got {got}"
-                )
-            if not bool(torch.isfinite(weights[name]).all()):
-                raise InputError(f"weights[{name!r}] holds NaN or infinity")
+        check_weights(model, weights, batch.trials)
 
     def answer(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
@@ -98,3 +99,15 @@ class Model:
             raise InputError(f"batch norm of {self.name} cannot change its mode: use a Model straight from from_module")
         apply = layers.in_mode(mode)
         return self if apply is self.apply else replace(self, apply=apply)
+
+
+def check_weights(model: Model, weights: Tree, trials: int) -> None:
+    """Raise if weights are not one finite set for each of T trials of this network."""
+    for name, value in model.parameters.items():
+        if name not in weights or tuple(weights[name].shape) != (trials, *value.shape):
+            got = tuple(weights[name].shape) if name in weights else "nothing"
+            raise InputError(
+                f"weights[{name!r}] of {model.name!r} must be {(trials, *value.shape)} (one set per trial), got {got}"
+            )
+        if not bool(torch.isfinite(weights[name]).all()):
+            raise InputError(f"weights[{name!r}] holds NaN or infinity")

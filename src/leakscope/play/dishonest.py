@@ -19,7 +19,7 @@ from leakscope.core.types import Batch, Observation, Shares, direction
 from leakscope.play.attacking import AttackResult, attack, judge
 from leakscope.play.baselines import nearest_public
 from leakscope.play.exposure import Exposure, expose, shared_weights
-from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_weights
+from leakscope.servers.manipulation import Manipulation, PerClient, check_clients, dishonest_weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +81,11 @@ def expose_manipulated(
     local: bool = True,  # whether it knows the local training
 ) -> Exposure:
     """Return what T clients expose that got manipulated weights; under a sum each client may get weights of its own."""
+    if not isinstance(manipulation, Manipulation):
+        raise InputError(
+            f"manipulate takes a manipulation of leakscope.servers, such as Imprint(), got {manipulation!r}"
+        )
+    check_clients(manipulation, client.aggregation.clients)
     public = client.scaling.scale(public, len(model.input_shape))
     if client.aggregation.clients > 1 and isinstance(manipulation, PerClient):
         exposure = _expose_sum(manipulation, model, client, weights, batch, public, seeds)

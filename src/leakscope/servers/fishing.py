@@ -18,7 +18,7 @@ from leakscope.attacks.attack import Attack, check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.recipes import ig
 from leakscope.core import random
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, first_line
 from leakscope.core.layer_inputs import noting
 from leakscope.core.model import Dense, Model
 from leakscope.core.tree import Tree
@@ -98,7 +98,14 @@ class Fishing:
         label = torch.full((observation.trials, 1), self.target, device=left.device)
         one = replace(seen, rounds=rounds, samples=torch.ones_like(observation.samples))
         known = replace(knowledge, samples=1, labels=label, present=None, local=None)
-        result = self.reader.run(model, one, known, seeds, execution)
+        try:
+            result = self.reader.run(model, one, known, seeds, execution)
+        except InputError:
+            raise
+        except ValueError as error:  # of torch: batch norm without positions
+            raise InputError(
+                f"{self.name} reads one sample, and {model.name!r} cannot run on one: {first_line(error)}"
+            ) from None
         return _in_batch(result, knowledge.samples, left.to(result.inputs))
 
     def _of_one(self, seen: Round, head: Dense, bias: str, factor: Tensor) -> Round:

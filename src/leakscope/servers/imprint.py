@@ -112,6 +112,10 @@ class Imprint:
             first, bias, second, units, outputs = FIRST, BIAS, SECOND, self.inserted, math.prod(model.input_shape)
         direction = self.functional(tuple(model.input_shape), key).to(public)
         values = public.flatten(1) @ direction
+        if len(public) == 1 or bool(values.std() <= EQUAL**2 * values.abs().max()):
+            raise InputError(
+                f"{self.name} takes quantiles of public inputs, and its functional is the same for all {len(public)}"
+            )
         gain = 1 / values.std().clamp_min(TINY)
         row, edges = direction * gain, self._edges(values * gain, units)
         scale = self.shrink / edges.diff().clamp_min(TINY) if self.sparse else torch.full_like(edges[:-1], self.shrink)
@@ -122,13 +126,14 @@ class Imprint:
             second: column[:, None].expand(outputs, units).clone(),
         }
         if self.inserted is None:
-            self._check(model, changed, bias, public[values.argmax()])
+            largest = public[values.argmax()]
+            self._check(model, changed, bias, torch.stack([largest, largest + (row / row.norm()).view_as(largest)]))
         return changed
 
     def _check(self, model: Model, weights: Tree, bias: str, x: Tensor) -> None:
-        """Raise if the largest input, which activates all units, has different gradients on them: then differences mean nothing."""
+        """Raise if two inputs that activate all units have different gradients on them: then differences mean nothing."""
         leaf = weights[bias].clone().requires_grad_()
-        output, _ = model.apply(weights | {bias: leaf}, model.buffers, x[None], random.key(0))
+        output, _ = model.apply(weights | {bias: leaf}, model.buffers, x, random.key(0))
         (slope,) = torch.autograd.grad(output.logsumexp(1).sum(), leaf)
         if not bool((slope - slope.mean()).abs().max() <= EQUAL * slope.abs().max()):
             raise InputError(

@@ -18,7 +18,7 @@ from leakscope.attacks.exact.layer_probe import layer_behind
 from leakscope.attacks.exact.peel_attack import Peeling
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.model import Dense, Model
+from leakscope.core.model import Dense, Model, check_weights
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
 
@@ -44,7 +44,12 @@ class Manipulation(Attack, Protocol):
 
 @runtime_checkable
 class PerClient(Manipulation, Protocol):
-    """A manipulation that gives each client of a sum weights of its own, so that their updates do not mix."""
+    """A manipulation that gives each of its `clients` in a sum weights of its own, so that their updates do not mix."""
+
+    @property
+    def clients(self) -> int:
+        """Return the number of clients in the sum."""
+        ...
 
     def for_client(self, number: int) -> Manipulation:
         """Return the manipulation of one client of the sum."""
@@ -72,6 +77,14 @@ class ReadByAttack(Protocol):
         return self.reader.run(model, observation, knowledge, seeds, execution)
 
 
+def check_clients(manipulation: Manipulation, clients: int) -> None:
+    """Raise if a manipulation is made for another number of clients in a sum: its readout would miss some."""
+    if isinstance(manipulation, PerClient) and manipulation.clients != clients:
+        raise InputError(
+            f"{manipulation.name} is made for clients={manipulation.clients}, and the update is of {clients}: give clients={clients}"
+        )
+
+
 def dishonest_weights(
     manipulation: Manipulation, model: Model, weights: Tree, public: Tensor, seeds: Seeds
 ) -> tuple[Model, Tree]:
@@ -80,6 +93,12 @@ def dishonest_weights(
         raise InputError(
             f"{manipulation.name} needs public inputs P x {tuple(model.input_shape)}, got {tuple(public.shape)}"
         )
+    if not bool(public.isfinite().all()):
+        raise InputError(f"the public inputs of {manipulation.name} hold NaN or infinity")
+    check_weights(model, weights, len(seeds))
+    foreign = sorted(set(weights) - set(model.parameters))
+    if foreign:
+        raise InputError(f"weights are of another network: {model.name!r} has no {foreign[0]!r}")
     keys = random.fold(random.key(list(seeds)), "server")
     public = public.to(next(iter(weights.values())))
     each = [manipulation.weights(model, take(weights, t), public, keys[t]) for t in range(len(seeds))]
@@ -96,7 +115,8 @@ def first_relu_layer(model: Model, name: str) -> tuple[Dense, str | None]:
         raise InputError(
             f"{name} changes a first dense layer with a bias, and {model.name!r} shares none; imprint can insert one"
         )
-    bias, x = model.parameters[entry.bias], torch.full((1, *model.input_shape), 0.5)
+    bias = model.parameters[entry.bias]
+    x = torch.stack([torch.full(model.input_shape, level) for level in (0.4, 0.6)])  # batch norm needs two
     strength = []
     for shift in (-FAR, FAR):
         leaf = torch.full_like(bias, shift).requires_grad_()

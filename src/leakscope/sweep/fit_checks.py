@@ -26,7 +26,7 @@ from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.play import shared_weights
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.problems import Problem
-from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_weights
+from leakscope.servers.manipulation import Manipulation, check_clients, dishonest_weights
 from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, model_text, network_of, public_images
 
 ONE_EXAMPLE = ("idlg", "cpl")
@@ -75,8 +75,8 @@ def _manipulation_misfits(settings: CellSettings, attack: Manipulation, model: M
             raise InputError(
                 f"{attack.name} needs {LEAST_PUBLIC} public examples, {settings.data.name} has {len(public)}"
             )
-        each = attack.for_client(clients - 1) if isinstance(attack, PerClient) else attack
-        dishonest_weights(each, model, shared_weights(model, 1), public[:LEAST_PUBLIC], [0])
+        check_clients(attack, clients)
+        dishonest_weights(attack, model, shared_weights(model, 1), public[:LEAST_PUBLIC], [0])
     except InputError as error:
         return [Problem(("attack",), str(error))]
     return []
