@@ -15,7 +15,7 @@ from leakscope.attacks.engine.state import Progress
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, Reconstruction
-from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise
+from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, score_sentences, summarise
 from leakscope.play.exposure import Exposure
 
 Report = Callable[[str, Progress], None]
@@ -84,7 +84,8 @@ def judge(
 ) -> AttackResult:
     """Return a reconstruction scored against the truth; labels are not scored where a caller's own targets stand for them."""
     labels = reconstruction.labels if truth.targets is None else None
-    scores = score(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask)
+    compare = score_sentences if truth.tokens else score
+    scores = compare(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask)
     return AttackResult(name, note, reconstruction, scores, _summary(reconstruction, scores), seconds)
 
 

@@ -75,7 +75,7 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
     drops = {
         name: float(each.p)
         for name, each in module.named_modules()
-        if isinstance(each, nn.Dropout) and each.training and 0 < each.p < 1
+        if "Dropout" in type(each).__name__ and each.training and 0 < getattr(each, "p", 0) < 1  # also `KeyedDropout`
     }
     norms = [name for name, each in network.module.named_modules() if isinstance(each, nn.LayerNorm)]
     if not drops:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
+from leakscope.attacks.exact.embedding_rows import Bag, bag_of_gradient, bag_of_weights
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 
 
@@ -63,7 +63,7 @@ class Lookup:
 
 def find_lookup(model: Model) -> Lookup:
     """Return the embedding of a network that reads the token numbers themselves, or raise."""
-    module = _module(model)
+    module = token_module(model)
     tokens = (torch.arange(model.input_shape[0]) + 1).remainder(2)[None]  # no row of positions or of token types
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding)}
     read: list[str] = []
@@ -92,7 +92,7 @@ def find_lookup(model: Model) -> Lookup:
 
 def over_embeddings(model: Model, lookup: Lookup) -> Model:
     """Return the network as a function of embeddings (L x d); its table becomes a buffer."""
-    module = copy.deepcopy(_module(model))
+    module = copy.deepcopy(token_module(model))
     weight = module.get_submodule(lookup.layer).weight
     if not isinstance(weight, nn.Parameter):
         raise InputError(f"{lookup.layer} of {model.name} has no table of weights")
@@ -140,11 +140,10 @@ def candidates(observation: Observation, lookup: Lookup) -> Tensor:
         return torch.ones(table.shape[:2], dtype=torch.bool)
     possible = torch.zeros(table.shape[:2], dtype=torch.bool)
     for seen in observation.rounds:
-        for trial, rows in enumerate(seen.sent[lookup.weight].cpu()):
-            before = seen.before[lookup.weight][trial].cpu()
-            shared = observation.shares is Shares.GRADIENT
-            bag = bag_of_gradient(rows, tied=lookup.tied) if shared else bag_of_weights(before, rows, tied=lookup.tied)
-            possible[trial, bag.tokens] = True
+        for trial in range(len(table)):
+            bag = read_bag(take(seen, trial), observation.shares, lookup.weight, likely=lookup.tied)
+            if bag is not None:
+                possible[trial, bag.tokens] = True
     return possible | ~possible.any(1, keepdim=True)
 
 
@@ -153,6 +152,16 @@ def decode(embeddings: Tensor, table: Tensor, possible: Tensor) -> Tensor:
     rows = nn.functional.normalize(table, dim=-1)
     scores = torch.einsum("tnld,tvd->tnlv", embeddings, rows)
     return scores.masked_fill(~possible[:, None, None], float("-inf")).argmax(-1)
+
+
+def read_bag(seen: Round, shares: Shares, weight: str, *, likely: bool) -> Bag | None:
+    """Return the tokens whose rows moved in one client's update, None if the table is not sent; `likely` if all rows moved."""
+    if weight not in seen.sent:
+        return None
+    rows = seen.sent[weight].cpu()
+    if shares is Shares.GRADIENT:
+        return bag_of_gradient(rows, tied=likely)
+    return bag_of_weights(seen.before[weight].cpu(), rows, tied=likely)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,20 +93,10 @@ class TokenMatching:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the tokens of every trial."""
-        if not isinstance(knowledge.loss, str):  # its targets may be the tokens themselves
-            raise InputError(
-                f"{self.name} needs a loss over classes by name, such as 'cross_entropy', got {knowledge.loss}"
-            )
         lookup = find_lookup(model)
         table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
-        embedded = over_embeddings(model, lookup)
-        scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
-        matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
-        if self.search is not None:
-            moves = TokenMoves(self.search, table / scale[:, None, None], possible, matching.stop.iterations)
-            matching = replace(matching, moves=moves)
-        known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
-        found = matching.run(embedded, without_table(observation, lookup), known, seeds, execution)
+        matching, *problem = self.over_embeddings(model, observation, knowledge)
+        found = matching.run(*problem, seeds, execution)
 
         def tokens(guess: Tensor) -> Tensor:
             return decode(guess, table.to(guess), possible).to(guess)
@@ -115,6 +105,25 @@ class TokenMatching:
         return replace(
             found, inputs=tokens(found.inputs), start=tokens(found.start), snapshots=torch.stack(films, dim=1)
         )
+
+    def over_embeddings(
+        self, model: Model, observation: Observation, knowledge: Knowledge
+    ) -> tuple[Matching, Model, Observation, Knowledge]:
+        """Return the matching attack that `run` runs: on the network over embeddings and the update without the table."""
+        if not isinstance(knowledge.loss, str):  # its targets may be the tokens themselves
+            raise InputError(
+                f"{self.name} needs a loss over classes by name, such as 'cross_entropy', got {knowledge.loss}"
+            )
+        lookup = find_lookup(model)
+        table, embedded = table_of(observation.rounds[0], lookup), over_embeddings(model, lookup)
+        scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
+        matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
+        if self.search is not None:
+            possible = candidates(observation, lookup)
+            moves = TokenMoves(self.search, table / scale[:, None, None], possible, matching.stop.iterations)
+            matching = replace(matching, moves=moves)
+        known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
+        return matching, embedded, without_table(observation, lookup), known
 
 
 def tag(

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
 from leakscope.attacks.exact.span_test import span_test
+from leakscope.attacks.tokens.embedded import read_bag
+from leakscope.attacks.tokens.readings import known_noise
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
-from leakscope.core.types import Knowledge, Observation, Round, Shares
+from leakscope.core.types import Knowledge, Observation, Round
 from leakscope.models import padding_of
 from leakscope.play.text_leak import Reading
 
@@ -83,20 +84,8 @@ def read_update(
 ) -> Reading:
     """Return what both attacks read off the first round of one client; `known` may hold the size of its noise."""
     first: Round = seen.rounds[0]
-    noise = _noise(known)
+    noise = known_noise(known)
     reading = span_test(
         module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest
     )
-    rows = first.sent.get(table.weight)
-    if rows is None:
-        return reading, None
-    likely = table.tied or noise > 0  # every row moved
-    if seen.shares is Shares.GRADIENT:
-        return reading, bag_of_gradient(rows, tied=likely)
-    return reading, bag_of_weights(first.before[table.weight], rows, tied=likely)
-
-
-def _noise(known: Knowledge) -> float:
-    """Return the largest deviation of noise that the attacker knows of, 0 without."""
-    sizes = [known.sigma, *(known.sigma_each or {}).values()]
-    return max((float(size.max()) for size in sizes if size is not None), default=0.0)
+    return reading, read_bag(first, seen.shares, table.weight, likely=table.tied or noise > 0)
