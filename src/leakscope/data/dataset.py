@@ -27,8 +27,8 @@ Part = Literal["train", "test"]
 class Dataset:
     """Two parts of labelled images, rows or sentences: images and rows are returned as floats in [0, 1], sentences as token numbers.
 
-    Images are stored as uint8, N x C x H x W; rows as float32 in [0, 1], N x F; sentences as int32, N x L, token k being `words[k]`. For a normalised network use `replace(dataset,
-    scaling=dataset.statistics)`.
+    Images are stored as uint8, N x C x H x W; rows as float32 in [0, 1], N x F; sentences as int32, N x L, token k being `words[k]`.
+    For a normalised network use `replace(dataset, scaling=dataset.statistics)`.
     """
 
     name: str

@@ -176,7 +176,8 @@ class Embedded:
         return self.inner(model, {**unknowns, GUESS: self.scale * unknowns[GUESS]}, seen, knowledge, clock)
 
 
-def _module(model: Model) -> nn.Module:
+def token_module(model: Model) -> nn.Module:
+    """Return the network behind a `Model`; refuse a `Model` without one."""
     module: object = getattr(model.apply, "module", None)
     if not isinstance(module, nn.Module):
         raise InputError(f"attacks on tokens need a network made by from_module, got {model.name}")

@@ -106,8 +106,7 @@ def bag_of_words() -> BagOfWords:
 
     Equation: `dL/dE_v = 0` for every token v that is not in the batch; without gradient a row moves by weight decay alone.
     Reference: the first step of FILM, Gupta et al. 2022, arXiv:2205.08514.
-    Works when: the embedding is trained and its rows are sent; any batch size and number of local steps. Tied to the head, the set is likely
-    and no proof.
+    Works when: the embedding is trained and its rows are sent; any batch size and number of local steps.
     Costs: one pass over the rows.
     """
     return BagOfWords()
