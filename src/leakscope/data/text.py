@@ -59,7 +59,7 @@ class TextSet:
 class Words:
     """A word-level tokeniser: token k is `words[k]`; 0 is padding and 1 every word that it does not know."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.words[:2] != (PADDING, UNKNOWN) or len(set(self.words)) < len(self.words):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
@@ -39,9 +39,9 @@ class ShownSentence:
     """
 
     client: int
-    truth: tuple[str, ...]
+    truth: tuple[str, ...] = field(repr=False)
     marks: tuple[Mark, ...]
-    guess: tuple[str, ...]
+    guess: tuple[str, ...] = field(repr=False)
     proved: bool = False
 
     __repr__ = short_repr

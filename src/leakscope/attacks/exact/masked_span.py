@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,7 @@ class Subspace:
 class Atom:
     """A token in a position with the mask of its embedding (d)."""
 
-    token: int
+    token: int = field(repr=False)
     place: int
     mask: Tensor
 
