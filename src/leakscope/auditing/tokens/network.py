@@ -58,11 +58,8 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout draws
             module(inputs[:2])
     except (IndexError, RuntimeError) as problem:
-        rows = max((table.num_embeddings for table in tables.values()), default=0)
-        if int(inputs.max()) >= rows > 0:
-            raise InputError(
-                f"tokens go up to {int(inputs.max())}, the model's largest embedding has {rows} rows"
-            ) from None
+        if tables:
+            check_tokens(inputs, max(table.num_embeddings for table in tables.values()))
         raise InputError(f"the model cannot run on these tokens: {first_line(problem)}") from None
     finally:
         for hook in hooks:
@@ -70,13 +67,18 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
     if not read:
         raise UntestedError("no embedding of the model reads the token numbers themselves")
     table = tables[read[0]]
-    low, high = int(inputs.min()), int(inputs.max())
-    if low < 0 or high >= table.num_embeddings:
-        raise InputError(f"tokens must lie in 0..{table.num_embeddings - 1}, the embedding's rows, got {low}..{high}")
+    check_tokens(inputs, table.num_embeddings)
     if words is not None and len(words) != table.num_embeddings:
         raise InputError(f"words must name the embedding's {table.num_embeddings} rows, got {len(words)}")
     uses = sum(value is table.weight for _, value in module.named_parameters(remove_duplicate=False))
     return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1, padding_of(module))
+
+
+def check_tokens(tokens: Tensor, rows: int, what: str = "tokens") -> None:
+    """Refuse token numbers outside the vocabulary, such as those of another model's tokeniser."""
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= rows:
+        raise InputError(f"{what} must lie in 0..{rows - 1}, the embedding's rows, got {low}..{high}") from None
 
 
 def read_update(
