@@ -221,6 +221,7 @@ class Knowledge:
 
     `loss` is a name or the caller's own function, and `labels` are class numbers or what that function compares outputs with.
     `norm` is the mode of the client's batch norm as the attacker assumes it; None: that of the network it is given.
+    `real` (T x N x L) says which places of sentences hold a token and which padding; None: all hold tokens.
     """
 
     input_shape: tuple[int, ...]
@@ -244,6 +245,7 @@ class Knowledge:
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
     norm: Mode | None = None
+    real: Tensor | None = None
 
     __repr__ = short_repr
 

@@ -24,20 +24,26 @@ from leakscope.core.types import Knowledge, Observation, Round, Shares
 class GivenEmbeddings(nn.Module):
     """An embedding that returns what `take`, a hook before the network, was given in place of token numbers.
 
-    The network sees `token` in every place, which must not be its padding.
+    The network sees a token that is not its padding in every place. One more number behind each embedding says whether its place is
+    real: the network sees padding where it is 0.
     """
 
-    def __init__(self, weight: nn.Parameter, token: int = 0) -> None:
+    def __init__(self, weight: nn.Parameter, padding: int | None = None) -> None:
         super().__init__()
         self.weight = weight  # a tied head reads it
-        self.token = token
+        self.padding = padding
+        self.token = int(padding == 0)
         self.embeddings: Tensor | None = None
 
     def take(self, network: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Keep the embeddings (N x L x d) and return token numbers of their shape."""
+        """Keep the embeddings (N x L x d, or d + 1) and return token numbers of their shape."""
         del network
-        self.embeddings = args[0]
-        return (torch.full(args[0].shape[:2], self.token, device=args[0].device),)
+        width = self.weight.shape[1]
+        self.embeddings = args[0][..., :width]
+        tokens = torch.full(args[0].shape[:2], self.token, device=args[0].device)
+        if args[0].shape[-1] > width and self.padding is not None:
+            tokens = tokens.where(args[0][..., width] > 0, self.padding)
+        return (tokens,)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings."""
@@ -96,7 +102,7 @@ def over_embeddings(model: Model, lookup: Lookup) -> Model:
     weight = module.get_submodule(lookup.layer).weight
     if not isinstance(weight, nn.Parameter):
         raise InputError(f"{lookup.layer} of {model.name} has no table of weights")
-    given = GivenEmbeddings(weight, token=int(getattr(module, "padding", None) == 0))
+    given = GivenEmbeddings(weight, padding_of(module))
     module.set_submodule(lookup.layer, given)
     module.register_forward_pre_hook(given.take, prepend=True)  # before hooks that read tokens in floating numbers
     table = {**model.parameters, **model.buffers}[lookup.weight]
@@ -173,7 +179,16 @@ class Embedded:
 
     def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
         """Return the simulated update."""
-        return self.inner(model, {**unknowns, GUESS: self.scale * unknowns[GUESS]}, seen, knowledge, clock)
+        guess = self.scale * unknowns[GUESS]
+        if knowledge.real is not None:
+            guess = torch.cat([guess, knowledge.real[..., None].to(guess)], dim=-1)
+        return self.inner(model, {**unknowns, GUESS: guess}, seen, knowledge, clock)
+
+
+def padding_of(module: nn.Module) -> int | None:
+    """Return the token that a network masks, None if it masks none."""
+    holders = (module, getattr(module, "network", None))
+    return next((value for each in holders if isinstance(value := getattr(each, "padding", None), int)), None)
 
 
 def token_module(model: Model) -> nn.Module:
