@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import leakscope
-from leakscope.attacks.exact.span_test import SpanEnd
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.attacks.tokens.token_attacks import lamp, tag
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.limits import Budget
@@ -21,6 +21,7 @@ from leakscope.auditing.result import Audit, headline, labels_words
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
 from leakscope.auditing.tokens import search
+from leakscope.auditing.tokens.audit import with_sentences
 from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.auditing.tokens.search import MASKS
@@ -290,6 +291,18 @@ def test_padded_sentences_count_without_their_padding() -> None:
     assert made.text.sentences.value == 1
     assert made.text.bag is not None
     assert made.text.bag.value == 1
+    assert made.exposure is not None
+    told, padded = search.with_places(made.exposure, 0)
+    assert padded
+    assert told.knowledge.real is not None
+    assert torch.equal(told.knowledge.real, made.exposure.batch.inputs != 0)
+    assert not search.with_places(made.exposure, None)[1]
+
+
+def test_padding_of_a_search_is_no_part_of_its_sentences() -> None:
+    tokens = torch.tensor([[[3, 4, 0], [5, 0, 0]]])
+    ((reading, _),) = with_sentences([(SpanReading(SpanEnd.NOTHING, proved=((1,),)), None)], tokens, padding=0)
+    assert (reading.sentences, reading.proved) == (((3, 4), (5,)), ())
 
 
 class Recurrent(nn.Module):

@@ -82,8 +82,9 @@ class Words:
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the words of token numbers, without padding."""
         numbers = list(tokens)
-        if any(not 0 <= number < len(self.words) for number in numbers):
-            raise InputError(f"token numbers must lie in 0..{len(self.words) - 1}, got {numbers}")
+        wrong = next((number for number in numbers if not 0 <= number < len(self.words)), None)
+        if wrong is not None:
+            raise InputError(f"token numbers must lie in 0..{len(self.words) - 1}, got {wrong}")
         return " ".join(self.words[number] for number in numbers if number)
 
 

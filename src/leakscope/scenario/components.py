@@ -67,8 +67,10 @@ class Kind:
 
 
 ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Attack]](
-    ATTACKS, MANIPULATIONS, TEXT_ATTACKS
-)  # type: ignore[arg-type]
+    ATTACKS,
+    MANIPULATIONS,  # type: ignore[arg-type]
+    TEXT_ATTACKS,
+)
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
 KINDS = {  # by the field that holds such a component
     "attack": Kind("attack", ATTACKERS),

@@ -69,7 +69,7 @@ class SpanTest:
             self._read(model, take(observation, trial), take(knowledge, trial), vocabulary, length)
             for trial in range(len(seeds))
         ]
-        ordered = [sorted(each.sentences, key=lambda one, of=each: one not in of.proved) for each in readings]
+        ordered = [[*each.proved, *(one for one in each.sentences if one not in each.proved)] for each in readings]
         found = _sentences(ordered, knowledge.samples, length)
         proved = torch.zeros(found.inputs.shape[:2], dtype=torch.bool)
         for trial, reading in enumerate(readings):

@@ -99,8 +99,8 @@ class TokenMatching:
         lookup = find_lookup(model)
         table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
         padding, real = padding_of(token_module(model)), knowledge.real
-        matching, *problem = self.over_embeddings(model, observation, knowledge)
-        found = matching.run(*problem, seeds, execution)
+        matching, embedded, seen, known = self.over_embeddings(model, observation, knowledge)
+        found = matching.run(embedded, seen, known, seeds, execution)
 
         def tokens(guess: Tensor) -> Tensor:
             decoded = decode(guess, table.to(guess), possible).to(guess)
