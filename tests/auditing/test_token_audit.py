@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit, headline, labels_words
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
+from leakscope.auditing.target_file import read_request
 from leakscope.auditing.tokens import search
 from leakscope.auditing.tokens.audit import with_sentences
 from leakscope.auditing.tokens.network import TokenTable
@@ -365,3 +367,17 @@ def test_an_interrupted_audit_keeps_what_was_read_and_passes_no_gate(
     assert made.failures({"asr": 1.0})
     assert "interrupted" in str(made)
     assert render(page_of_audit(made, command="x"))
+
+
+def test_an_audit_file_names_sentences(tmp_path: Path) -> None:
+    file = tmp_path / "audit.yaml"
+    file.write_text("model: {name: gpt, width: 16, heads: 2}\ndata: grammar\n")
+    target = read_request(file).target
+    assert target.inputs is not None
+    assert target.words is not None
+    assert target.inputs.dtype == torch.int64
+    assert int(target.inputs.max()) < len(target.words) == target.model.network.embedding.num_embeddings  # type: ignore[union-attr]
+    assert 0.01 < float(target.model.network.embedding.weight.detach().std()) < 0.03  # type: ignore[union-attr]
+    file.write_text("model: mlp\ndata: grammar\n")
+    with pytest.raises(InputError, match="mlp is for pictures and tables"):
+        read_request(file)

@@ -23,6 +23,8 @@ from leakscope.store import Run
 from leakscope.sweep import run_scenario
 from leakscope.sweep.chunk import joined
 from leakscope.sweep.engines import serial
+from leakscope.training import training_of
+from leakscope.training.objects import make_objects
 
 TAG = {"name": "tag", "iterations": 3}
 SCENARIO: dict[str, Any] = {
@@ -153,3 +155,14 @@ def test_halves_that_found_different_numbers_of_sentences_are_joined() -> None:
 
 def test_the_page_knows_every_set_of_sentences() -> None:
     assert set(TEXT_DATA) == {name for name, source in SOURCES.items() if source.kind == "text"}
+
+
+def test_a_training_has_the_vocabulary_of_its_sentences_and_refuses_networks_of_pictures() -> None:
+    told: dict[str, Any] = {
+        "data": "grammar", "model": {"name": "gpt", "width": 16, "heads": 2}, "weights": "transformer", "rounds": 1,
+        "partition": {"name": "iid", "clients": 4}, "client": {"local": {"epochs": 1}},
+    }  # fmt: skip
+    made = make_objects(training_of(told))
+    assert made.trained.parameters["network.embedding.weight"].shape == (len(made.data.words), 16)
+    with pytest.raises(ScenarioError, match="mlp is for pictures and tables"):
+        make_objects(training_of({**told, "model": "mlp"}))

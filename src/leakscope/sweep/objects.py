@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,13 +24,14 @@ from leakscope.core.tree import lift
 from leakscope.core.types import Batch, make_batch
 from leakscope.data import ByWriter, Dataset, Part, load, sentence_set
 from leakscope.data.label_mix import Places, cut_batches
-from leakscope.models import build
+from leakscope.models import TEXT_MODELS, build
 from leakscope.models.checkpoint import Checkpoint
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.insider import PublicExample
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.settings import DataChoice
 
+IMAGES = "pictures and tables"
 PUBLIC = 2000  # images of a dishonest server
 
 
@@ -79,8 +81,20 @@ def network_of(settings: CellSettings) -> Model:
 
 def model_text(model: ModelChoice, data: Dataset) -> str:
     """Return a network's name and settings as text, a key for caches; one over tokens has the vocabulary of the data."""
-    vocabulary = {"vocabulary": len(data.words)} if data.kind == "text" else {}
-    return json.dumps([model.name, {**model.settings, **vocabulary}], sort_keys=True)
+    return json.dumps([model.name, settings_for(model, data)], sort_keys=True)
+
+
+def settings_for(model: ModelChoice, data: Dataset) -> dict[str, Any]:
+    """Return a network's settings; of one over tokens with the vocabulary of the data. Refuse a network of another kind of data."""
+    text = data.kind == "text"
+    if (model.name in TEXT_MODELS) != text:
+        what = (
+            f"is for {IMAGES}: {data.name} needs one of {', '.join(TEXT_MODELS)}"
+            if text
+            else f"is for sentences, {data.name} holds none"
+        )
+        raise InputError(f"{model.name} {what}")
+    return {**model.settings, **({"vocabulary": len(data.words)} if text else {})}
 
 
 @until_registration

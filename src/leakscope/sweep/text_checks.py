@@ -5,30 +5,27 @@ from __future__ import annotations
 from leakscope.attacks.null import BASELINES, TEXT_BASELINES
 from leakscope.attacks.tokens.readings import TEXT_ATTACKS
 from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS
+from leakscope.core.errors import InputError
 from leakscope.data import Dataset
-from leakscope.models import TEXT_MODELS
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.scenario.cell import CellSettings
 from leakscope.scenario.problems import Problem
-from leakscope.sweep.objects import other_part
-
-IMAGES = "pictures and tables"
+from leakscope.sweep.objects import IMAGES, other_part, settings_for
 
 
 def text_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
     """Return the parts of a cell that are for sentences where its data are none, or the other way round."""
     text, client = data.kind == "text", settings.client
-    wrong = [
-        ("model", settings.model.name, settings.model.name in TEXT_MODELS, tuple(TEXT_MODELS)),
-        ("attack", settings.recipe.name, settings.recipe.name in TEXT_ATTACKS, tuple(TEXT_ATTACKS)),
-    ]
-    problems = [
-        Problem((field,), f"{name} is for {IMAGES}: {data.name} needs one of {', '.join(others)}")
-        if text
-        else Problem((field,), f"{name} is for sentences, {data.name} holds none")
-        for field, name, of_text, others in wrong
-        if of_text != text
-    ]
+    problems, attack = list[Problem](), settings.recipe.name
+    try:
+        settings_for(settings.model, data)
+    except InputError as error:
+        problems.append(Problem(("model",), str(error)))
+    if (attack in TEXT_ATTACKS) != text:
+        needs = f"is for {IMAGES}: {data.name} needs one of {', '.join(TEXT_ATTACKS)}"
+        problems.append(
+            Problem(("attack",), f"{attack} {needs if text else f'is for sentences, {data.name} holds none'}")
+        )
     usable = TEXT_BASELINES if text else BASELINES
     if unfit := [name for name in settings.baselines if name not in usable]:
         problems.append(Problem(("baselines",), f"{unfit[0]} does not suit {data.name}: use {', '.join(usable)}"))
