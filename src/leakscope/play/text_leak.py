@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -201,10 +201,14 @@ def show_sentence(
     bag: Bag | None,
     words: Sequence[str] | None = None,
     *,
+    others: Iterable[int] = (),
     proved: bool = False,
 ) -> ShownSentence:
-    """Return a sentence in words, or in token numbers without `words`, each marked by what came back of it."""
-    known = {*guess, *(() if bag is None else bag.tokens.tolist())}
+    """Return a sentence in words, or in token numbers without `words`, each marked by what came back of it.
+
+    `others` are the tokens of the client's other recovered sentences.
+    """
+    known = {*guess, *others, *(() if bag is None else bag.tokens.tolist())}
     marks = tuple(
         Mark.PLACE if guess[place : place + 1] == (token,) else Mark.BAG if token in known else Mark.MISSED
         for place, token in enumerate(truth)

@@ -47,9 +47,6 @@ def _table(run: Run, cell: Cell, most: int) -> SentenceTable:
 
 def _shown(run: Run, cell: Cell, records: list[Record]) -> Iterator[ShownSentence]:
     """Yield the sentences of the trials that kept theirs; a bag of words has no sentence, only words."""
-    import torch
-
-    from leakscope.attacks.exact.embedding_rows import Bag
     from leakscope.metrics.text_scoring import words_of
     from leakscope.play.text_leak import show_sentence
     from leakscope.scenario.encodings import words_of_data
@@ -61,8 +58,8 @@ def _shown(run: Run, cell: Cell, records: list[Record]) -> Iterator[ShownSentenc
         if not {"truth", "inputs", "pairing", "proved"} <= tensors.keys():
             continue
         guesses = [words_of(each) for each in tensors["inputs"].tolist()]
-        bag = Bag(torch.tensor(sorted({token for each in guesses for token in each})), exact=False)
+        others = {token for each in guesses for token in each}
         for truth, place in zip(tensors["truth"].tolist(), tensors["pairing"].tolist(), strict=True):
             guess = () if unordered else guesses[place]
             proved = bool(guess) and bool(tensors["proved"][place])
-            yield show_sentence(record.number, words_of(truth), guess, bag, words, proved=proved)
+            yield show_sentence(record.number, words_of(truth), guess, None, words, others=others, proved=proved)
