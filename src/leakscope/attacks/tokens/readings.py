@@ -13,7 +13,8 @@ import torch
 
 from leakscope.attacks.attack import Attack, check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
-from leakscope.attacks.exact.span_test import SpanReading, span_test
+from leakscope.attacks.exact.span_test import SpanReading
+from leakscope.attacks.exact.span_test import span_test as read_spans
 from leakscope.attacks.null import guessed
 from leakscope.attacks.tokens.embedded import find_lookup, read_bag, table_of, token_module
 from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS
@@ -85,7 +86,7 @@ class SpanTest:
         steps = 1 if seen.shares is Shares.GRADIENT else None if local is None else local.steps(known.samples)
 
         def read(closest: int | None) -> SpanReading:
-            return span_test(
+            return read_spans(
                 token_module(model),
                 first,
                 seen.shares,
@@ -112,7 +113,7 @@ def bag_of_words() -> BagOfWords:
     return BagOfWords()
 
 
-def span_test_attack() -> SpanTest:
+def span_test() -> SpanTest:
     """Test which sentences have their inputs in the span of the update (DAGER).
 
     Equation: `dL/dW = sum_t (dL/dy_t) x_t^T`, so its rows lie in the span of the inputs x_t.
@@ -141,6 +142,6 @@ def _sentences(found: Sequence[Sequence[Sequence[int]]], samples: int, length: i
 
 TEXT_ATTACKS: dict[str, Callable[..., Attack]] = {  # on networks over token numbers
     "bag_of_words": bag_of_words,
-    "span_test": span_test_attack,
+    "span_test": span_test,
     **TOKEN_ATTACKS,
 }
