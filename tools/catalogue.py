@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from catalogue_notes import NOTES
 
 from leakscope.attacks.recipes import ATTACKS
+from leakscope.attacks.tokens.readings import TEXT_ATTACKS
 from leakscope.clients.private import PrivateClient
 from leakscope.core.registry import summary
 from leakscope.defences import DEFENCES
@@ -68,7 +69,7 @@ class Piece:
 
 def pieces() -> tuple[list[Piece], list[Piece]]:
     """Return the attacks and the defences, in the order of their tables."""
-    attacks = [Piece(name, make) for name, make in ATTACKS.items()]
+    attacks = [Piece(name, make) for name, make in {**ATTACKS, **TEXT_ATTACKS}.items()]
     defences = [Piece(name, make, "Client(defences=...)") for name, make in DEFENCES.items()]
     defences += [
         Piece("transform", Transform, "Client(on_data=...)"),
@@ -131,7 +132,7 @@ def _plain(value: Any) -> str:
         return value.name
     if dataclasses.is_dataclass(value):
         return f"{type(value).__name__}(...)" if dataclasses.fields(value) else f"{type(value).__name__}()"
-    return repr(value)
+    return value.__name__ if inspect.isfunction(value) else repr(value)
 
 
 def section(piece: Piece, notes: Mapping[str, Mapping[str, str]]) -> str:

@@ -14,14 +14,16 @@ from torch.testing import assert_close
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.objectives import compares_lengths
-from leakscope.attacks.tokens.embedded import candidates, decode, find_lookup, over_embeddings, without_table
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.simulate import OneGradient
+from leakscope.attacks.tokens.embedded import Embedded, candidates, decode, find_lookup, over_embeddings, without_table
 from leakscope.attacks.tokens.moves import Search, TokenMoves, moved, rearranged
 from leakscope.attacks.tokens.token_attacks import TagMatch, TokenMatching, lamp, tag
 from leakscope.attacks.view import Clock, Facts, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import cross_entropy, one_hot
@@ -73,6 +75,51 @@ def test_at_the_true_embeddings_the_network_over_embeddings_has_the_clients_grad
     )  # fmt: skip
     for name, value in gradient.items():
         assert_close(value, seen.sent[name][0])
+
+
+PADDED = torch.tensor([[[3, 17, 0, 0]], [[11, 2, 11, 0]]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_with_the_places_of_tokens_known_the_network_over_embeddings_has_the_gradient_of_padded_sentences(
+    causal: bool,
+) -> None:
+    torch.manual_seed(0)
+    make = gpt if causal else bert
+    module = make(vocabulary=WORDS, positions=LENGTH, width=16, heads=2, depth=2, classes=2, padding=0).double()
+    model, observation, knowledge = observed(module, PADDED)
+    lookup = find_lookup(model)
+    embedded, seen = over_embeddings(model, lookup), without_table(observation, lookup)
+    rows = seen.rounds[0].buffers["embedding.weight"]
+    guess = torch.where((PADDED > 0)[..., None], rows[0][PADDED], torch.randn(*PADDED.shape, 16, dtype=torch.float64))
+
+    def simulated(real: Tensor | None) -> Tree:
+        known = take(replace(knowledge, real=real), 1)
+        made = Embedded(OneGradient())(
+            embedded, {GUESS: guess[1]}, take(seen.rounds[0], 1), known, Clock(torch.zeros(()), random.key(0))
+        )
+        return made.update
+
+    told, untold = simulated(PADDED > 0), simulated(None)
+    for name, value in told.items():
+        assert_close(value, seen.rounds[0].sent[name][1])
+    assert any(not torch.allclose(value, told[name]) for name, value in untold.items())
+
+
+@pytest.mark.parametrize("attack", [tag(iterations=2), lamp(iterations=3, every=1, tries=3, starts=2, whole=2)])
+def test_padding_comes_back_as_padding_and_no_token_stands_there(attack: TokenMatching) -> None:
+    model, observation, knowledge = observed(network(padding=0), PADDED)  # type: ignore[arg-type]
+    made = attack.run(model, observation, replace(knowledge, real=PADDED > 0), [0, 1], ALONE)
+    assert torch.equal(made.inputs == 0, PADDED == 0)
+
+
+@pytest.mark.parametrize("real", [torch.ones(2, 1, 3).bool(), torch.ones(2, 1, 4), PADDED < 0])
+def test_places_that_do_not_fit_are_refused(real: Tensor) -> None:
+    model, observation, knowledge = observed(network(padding=0), PADDED)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"Knowledge\.real must be"):
+        tag(iterations=1).run(model, observation, replace(knowledge, real=real), [0, 1], ALONE)
+    with pytest.raises(InputError, match="masks none"):
+        tag(iterations=1).run(*observed(network())[:2], replace(knowledge, real=PADDED > 0), [0, 1], ALONE)
 
 
 def test_a_tied_head_still_reads_the_table() -> None:
@@ -150,16 +197,26 @@ def test_the_vmapped_form_agrees_with_a_plain_loop() -> None:
     assert torch.equal(one.inputs, other.inputs)
 
 
-@given(drawn=st.lists(st.floats(0, 1, exclude_max=True), min_size=6, max_size=6), sentences=st.integers(1, 3))
-def test_a_move_is_a_permutation(drawn: list[float], sentences: int) -> None:
-    assert sorted(moved(sentences, 5, drawn)) == list(range(5 * sentences))
+@given(
+    drawn=st.lists(st.floats(0, 1, exclude_max=True), min_size=6, max_size=6),
+    places=st.sampled_from([[[0, 1, 2, 3, 4]], [[0, 1, 2], [5, 6], [10]]]),
+)
+def test_a_move_exchanges_the_tokens_of_real_places(drawn: list[float], places: list[list[int]]) -> None:
+    move = moved(places, drawn)
+    assert sorted(move) == sorted(move.values())
+    assert set(move) <= {place for sentence in places for place in sentence}
 
 
 def test_the_kinds_of_moves() -> None:
-    assert moved(1, 4, [0.2, 0, 0, 0.75, 0, 0]) == [1, 2, 3, 0]  # one token
-    assert moved(1, 4, [0.4, 0, 0.25, 0.5, 0, 0]) == [1, 2, 0, 3]  # a run
-    assert moved(1, 4, [0.6, 0, 0.25, 0, 0, 0]) == [1, 2, 3, 0]  # a prefix
-    assert moved(2, 2, [0.8, 0, 0, 0.5, 0.5, 0]) == [3, 1, 2, 0]  # between sentences
+    def order(places: list[list[int]], *drawn: float) -> list[int]:
+        move = moved(places, list(drawn))
+        return [move.get(place, place) for place in range(4)]
+
+    assert order([[0, 1, 2, 3]], 0.2, 0, 0, 0.75, 0, 0) == [1, 2, 3, 0]  # one token
+    assert order([[0, 1, 2, 3]], 0.4, 0, 0.25, 0.5, 0, 0) == [1, 2, 0, 3]  # a run
+    assert order([[0, 1, 2, 3]], 0.6, 0, 0.25, 0, 0, 0) == [1, 2, 3, 0]  # a prefix
+    assert order([[0, 1], [2, 3]], 0.8, 0, 0, 0.5, 0.5, 0) == [3, 1, 2, 0]  # between sentences
+    assert order([[0, 2]], 0.0, 0, 0, 0.99, 0, 0) == [2, 1, 0, 3]  # place 1 is padding
 
 
 def moves(**changed: object) -> TokenMoves:

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import leakscope
-from leakscope.attacks.exact.span_test import SpanEnd
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.attacks.tokens.token_attacks import lamp, tag
 from leakscope.auditing import target_audit
 from leakscope.auditing.audit_record import audit_record
@@ -21,7 +22,9 @@ from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit, headline, labels_words
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
+from leakscope.auditing.target_file import read_request
 from leakscope.auditing.tokens import search
+from leakscope.auditing.tokens.audit import with_sentences
 from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.auditing.tokens.search import MASKS
@@ -309,6 +312,18 @@ def test_padded_sentences_count_without_their_padding() -> None:
     assert made.text.sentences.value == 1
     assert made.text.bag is not None
     assert made.text.bag.value == 1
+    assert made.exposure is not None
+    told, padded = search.with_places(made.exposure, 0)
+    assert padded
+    assert told.knowledge.real is not None
+    assert torch.equal(told.knowledge.real, made.exposure.batch.inputs != 0)
+    assert not search.with_places(made.exposure, None)[1]
+
+
+def test_padding_of_a_search_is_no_part_of_its_sentences() -> None:
+    tokens = torch.tensor([[[3, 4, 0], [5, 0, 0]]])
+    ((reading, _),) = with_sentences([(SpanReading(SpanEnd.NOTHING, proved=((1,),)), None)], tokens, padding=0)
+    assert (reading.sentences, reading.proved) == (((3, 4), (5,)), ())
 
 
 class Recurrent(nn.Module):
@@ -371,3 +386,17 @@ def test_an_interrupted_audit_keeps_what_was_read_and_passes_no_gate(
     assert made.failures({"asr": 1.0})
     assert "interrupted" in str(made)
     assert render(page_of_audit(made, command="x"))
+
+
+def test_an_audit_file_names_sentences(tmp_path: Path) -> None:
+    file = tmp_path / "audit.yaml"
+    file.write_text("model: {name: gpt, width: 16, heads: 2}\ndata: grammar\n")
+    target = read_request(file).target
+    assert target.inputs is not None
+    assert target.words is not None
+    assert target.inputs.dtype == torch.int64
+    assert int(target.inputs.max()) < len(target.words) == target.model.network.embedding.num_embeddings  # type: ignore[union-attr]
+    assert 0.01 < float(target.model.network.embedding.weight.detach().std()) < 0.03  # type: ignore[union-attr]
+    file.write_text("model: mlp\ndata: grammar\n")
+    with pytest.raises(InputError, match="mlp is for pictures and tables"):
+        read_request(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,6 +94,31 @@ def test_adapters_of_another_rank_are_refused(tmp_path: Path) -> None:
     record(tmp_path, network(rank=8), steps=2)
     with pytest.raises(InputError) as caught:
         audit_captures(tmp_path, target(network(rank=6)), progress=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"truth": lambda p: (private(p)[0] + len(WORDS), private(p)[1])}, "the true tokens must lie in 0..887"),
+        ({"truth": lambda p: (private(p)[0] - len(WORDS), private(p)[1])}, "the true tokens must lie in 0..887"),
+        ({"truth": lambda p: (private(p)[0].repeat(1, 2), private(p)[1])}, r"inputs of shape \(4,\)"),
+        ({"words": WORDS.words[1:]}, "words must name the embedding's 888 rows"),
+        ({"inputs": TOKENS[40:] - len(WORDS)}, "tokens must lie in 0..887"),
+    ],
+)
+def test_tokens_and_words_of_another_model_are_refused(changed: dict[str, Any], why: str, tmp_path: Path) -> None:
+    record(tmp_path, network())
+    with pytest.raises(InputError, match=why) as caught:
+        audit_captures(tmp_path, replace(target(network()), **changed), progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_update_without_the_rows_that_the_model_trains_is_refused(tmp_path: Path) -> None:
+    weights = {name: w.detach() for name, w in network().named_parameters() if name != "embedding.weight"}
+    write_capture(tmp_path, Capture(round=0, client="0", before=weights, sent=weights, partition=0, examples=2))
+    with pytest.raises(InputError, match=r"it lacks 'embedding\.weight'") as caught:
+        audit_captures(tmp_path, target(network()), progress=False)
     assert "\n" not in str(caught.value)
 
 

@@ -90,7 +90,8 @@ from leakscope.attacks.polarised import Uncertain
 from leakscope.attacks.priors import Langevin, OpponentVariation, PositionGradient
 from leakscope.attacks.pulled import Zeros as NoPulls
 from leakscope.attacks.tokens.embedded import Embedded
-from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS, RowLength, TagMatch
+from leakscope.attacks.tokens.readings import TEXT_ATTACKS
+from leakscope.attacks.tokens.token_attacks import RowLength, TagMatch
 from leakscope.attacks.translate import AFFINE, AddSeen, identity, no_shift
 from leakscope.attacks.units import InNoiseUnits, PerGradient, Scaled
 from leakscope.attacks.view import Entering
@@ -685,8 +686,8 @@ def test_every_recipe_is_in_its_table() -> None:
         and getattr(part.__annotations__.get("return"), "__name__", part.__annotations__.get("return")) in returned
         and all(p.default is not p.empty for p in inspect.signature(part).parameters.values())
     }
-    assert recipes == {*ATTACKS.values(), *TOKEN_ATTACKS.values()}
-    assert all(getattr(leakscope.attacks, name) is make for name, make in (ATTACKS | TOKEN_ATTACKS).items())
+    assert recipes == {*ATTACKS.values(), *TEXT_ATTACKS.values()}
+    assert all(getattr(leakscope.attacks, name) is make for name, make in (ATTACKS | TEXT_ATTACKS).items())
     assert all(getattr(leakscope.attacks, each.__name__) is each for each in attacks)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.data.loading import BUNDLED
-from leakscope.data.text import PADDING, UNKNOWN, Words, generate_text, load_text, split_words, words_of
+from leakscope.data.loading import BUNDLED, load
+from leakscope.data.text import PADDING, UNKNOWN, Words, generate_text, load_text, sentence_set, split_words, words_of
 
 
 def test_the_bundled_text_is_small_and_has_its_licence_beside_it() -> None:
@@ -73,3 +74,20 @@ def test_generated_sentences_follow_their_seed_and_have_zipf_words() -> None:
 def test_empty_generators_are_refused(number: int, vocabulary: int) -> None:
     with pytest.raises(InputError):
         generate_text(number, vocabulary=vocabulary)
+
+
+@pytest.mark.parametrize(("name", "words"), [("alice_sonnets", None), ("grammar", 40)])
+def test_a_set_of_sentences_has_two_parts_of_token_numbers(name: str, words: int | None) -> None:
+    data = sentence_set(name, length=5, words=words)
+    assert (data.kind, data.name, data.input_shape) == ("text", name, (5,))
+    tokens = torch.cat([data.pictures("train", slice(None)), data.pictures("test", slice(None))])
+    assert torch.equal(tokens, tokens.round())
+    assert 1 < tokens.min() <= tokens.max() < len(data.words)
+    assert abs(data.size("train") - data.size("test")) <= 1
+    assert set(data.labels("test", slice(None)).tolist()) == set(range(data.classes))
+    assert load(name).input_shape == (8,)
+
+
+def test_tokens_outside_the_vocabulary_are_no_data_set() -> None:
+    with pytest.raises(InputError, match=r"must lie in 0 \.\. 1"):
+        replace(sentence_set(length=5), words=("<pad>", "<unk>"))

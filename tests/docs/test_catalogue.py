@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from leakscope.attacks.recipes import ATTACKS
+from leakscope.attacks.tokens.readings import TEXT_ATTACKS
 from leakscope.defences import DEFENCES
 from leakscope.defences.on_data import OPERATIONS
 
@@ -46,14 +47,14 @@ def test_a_page_of_the_reference_is_up_to_date(page: str) -> None:
 
 def test_every_attack_defence_and_operation_is_there(catalogue: ModuleType) -> None:
     titles = [line[4:] for line in catalogue.page().splitlines() if line.startswith("### ")]
-    assert titles == [*ATTACKS, *DEFENCES, "transform", "polarisation", "dp_sgd"]
+    assert titles == [*ATTACKS, *TEXT_ATTACKS, *DEFENCES, "transform", "polarisation", "dp_sgd"]
     rows = [line for line in catalogue.page().splitlines() if line.startswith("| ") and line[2].isdigit()]
     assert len(rows) == len(OPERATIONS)
 
 
 def test_every_piece_has_all_four_lines(catalogue: ModuleType) -> None:
     page = catalogue.page()
-    number = len(ATTACKS) + len(DEFENCES) + 3
+    number = len(ATTACKS) + len(TEXT_ATTACKS) + len(DEFENCES) + 3
     for label in catalogue.LABELS:
         assert page.count(f"- **{label}**: ") == number
 

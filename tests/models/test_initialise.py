@@ -12,7 +12,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.random import key
 from leakscope.models import INITS, Given, Init, Torch, Uniform, build, draw_parameters, from_module, torch_bounds
-from leakscope.models.initialise import Bound
+from leakscope.models.initialise import Bound, Transformer
 
 LENET = build("lenet_dlg", (1, 28, 28), 10)
 KEYS = key(range(20))
@@ -144,3 +144,22 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 def test_a_bare_layer_has_plain_names() -> None:
     assert torch_bounds(nn.Linear(16, 2, bias=False)) == {"weight": Bound(-0.25, 0.25)}
+
+
+def test_transformers_start_at_small_normal_weights_zero_biases_and_norms_of_one() -> None:
+    model = build("gpt", (6,), 3, {"vocabulary": 50, "width": 32, "heads": 2})
+    drawn = draw_parameters(model, Transformer(0.1), KEYS[:4])
+    assert drawn.keys() == model.parameters.keys()
+    for name, value in drawn.items():
+        if "norm" in name:
+            assert torch.all(value == (1 if name.endswith("weight") else 0))
+        elif name.endswith("bias"):
+            assert torch.all(value == 0)
+        else:
+            assert abs(float(value.std()) - 0.1) < 0.02, name
+            assert abs(float(value.mean())) < 0.02, name
+    assert torch.equal(
+        drawn["network.head.weight"][2], draw_parameters(model, Transformer(0.1), KEYS[2:3])["network.head.weight"][0]
+    )
+    with pytest.raises(InputError):
+        Transformer(0)

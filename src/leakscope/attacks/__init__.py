@@ -75,6 +75,10 @@ from leakscope.attacks.starts import (
 from leakscope.attacks.surrogate import Constant as Constant, ig_update as ig_update, sme as sme
 from leakscope.attacks.tokens.embedded import Embedded as Embedded
 from leakscope.attacks.tokens.moves import Search as Search, TokenMoves as TokenMoves
+from leakscope.attacks.tokens.readings import (
+    TEXT_ATTACKS as TEXT_ATTACKS, BagOfWords as BagOfWords, SpanTest as SpanTest, bag_of_words as bag_of_words,
+    span_test as span_test,
+)  # fmt: skip
 from leakscope.attacks.tokens.token_attacks import (
     TOKEN_ATTACKS as TOKEN_ATTACKS, RowLength as RowLength, TagMatch as TagMatch, TokenMatching as TokenMatching,
     lamp as lamp, tag as tag,

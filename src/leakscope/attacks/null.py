@@ -27,6 +27,7 @@ from leakscope.core.tree import Tree
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares
 
 BASELINES = ("class_mean", "prior_only", "nearest_public")
+TEXT_BASELINES = ("frequent_tokens", "unigram", "bigram", "nearest_public")  # of sentences
 _AT_ONCE = 2**22  # values of a public set summed per block
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ class Dishonest:
     short: tuple[CutShort, ...]
     public: int
     threat_model: ThreatModel
-    text: tuple[str, ...] = ()  # what came back of sentences, a line each manipulation
+    text: tuple[str, ...] = field(default=(), repr=False)  # what came back of sentences, a line each manipulation
     unfinished: tuple[str, ...] = ()  # manipulations that were cut short or failed: no gate is passed
 
     __repr__ = short_repr

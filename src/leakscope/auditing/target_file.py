@@ -37,13 +37,14 @@ from leakscope.data import SOURCES, load
 from leakscope.defences import Defence
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
-from leakscope.models import Init, draw_parameters, from_module
+from leakscope.models import Init, Transformer, draw_parameters, from_module
 from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.components import KINDS, STRICT, AlsoByName, component_type, list_of, model_of
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.reader import UserFile, read_user_file
 from leakscope.scenario.schema import build_value
 from leakscope.scenario.settings import DataChoice
+from leakscope.sweep.objects import settings_for
 
 SAMPLE = 64
 EMPTY_GATE = "a gate or a limit is empty, which would let everything pass: give limits such as {asr: 0.05, psnr: 18}, or leave it out"
@@ -212,6 +213,9 @@ def _asked(file: UserFile) -> AuditFile:
         problems.append(Problem(("fail_above",), EMPTY_GATE))
     if problems:
         raise file.error(problems)
+    data = asked["data"]
+    if isinstance(data, DataChoice) and SOURCES[data.name].kind == "text" and "weights" not in file.data:
+        asked["weights"] = Transformer()
     return AuditFile(**asked)  # type: ignore[arg-type]  # each built by its maker
 
 
@@ -253,9 +257,12 @@ def _named(path: Path, asked: AuditFile) -> Target:
     part = range(choice.first, min(choice.first + SAMPLE, data.size(choice.part)))
     inputs, labels = data.pictures(choice.part, part), data.labels(choice.part, part)
     shape, classes = tuple(inputs.shape[1:]), data.classes
-    module: nn.Module = KINDS["model"].build(asked.model.plain(), input_shape=shape, classes=classes)
+    settings = {"name": asked.model.name, **settings_for(asked.model, data)}
+    module: nn.Module = KINDS["model"].build(settings, input_shape=shape, classes=classes)
     drawn = draw_parameters(from_module(module, input_shape=shape), asked.weights, random.key([asked.seed or 0]))
     module.load_state_dict({name: value[0] for name, value in drawn.items()}, strict=False)
+    if data.kind == "text":
+        return Target(model=module, inputs=inputs.long(), labels=labels, words=data.words)
     return Target(model=module, inputs=inputs, labels=labels)
 
 

@@ -80,6 +80,8 @@ def _state(name: str, path: Path | None) -> str:
 
     if path is not None:
         return "bundled" if path.parent == BUNDLED else "on disk"
+    if SOURCES[name].kind == "text":
+        return "in the package"
     if SOURCES[name].make is not None:
         return "from another package"
     return "missing (fetch)" if SOURCES[name].downloads else "missing"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MORE = "a wider terminal shows more columns"
 NO_TRIAL = "no trial is finished yet"
+SENTENCES = 3  # of each attack
 
 
 @app.command()
@@ -74,6 +75,7 @@ def show(
     if line := nobody_knows(sheet.cells):
         console.print(line)
     show_rows(console, Run.open(run))
+    show_sentences(console, Run.open(run))
 
 
 def show_audit(directory: Path, by: Sequence[str] | None, to: str | None, out: Path) -> None:
@@ -151,9 +153,10 @@ TABULAR = ("adult", "breast_cancer")  # tabular data sets that a scenario can na
 def result_table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[Table, bool]:
     """Return the table of a run, and whether all columns fit."""
     from leakscope.report.numbers import number, percent
-    from leakscope.report.tables import learned_in
+    from leakscope.report.tables import have_images, learned_in
 
-    heads = [("n", 0), ("content", 0), ("", 0), ("conv.", 1), ("label", 2), ("MSE", 0), ("SSIM", 2), ("steps", 1)]
+    scores = [("MSE", 0), ("SSIM", 2)] if have_images(rows) else []
+    heads = [("n", 0), ("content", 0), ("", 0), ("conv.", 1), ("label", 2), *scores, ("steps", 1)]
     learned = learned_in(rows)
     heads += [*((name, 1) for name in learned), ("outcomes", 3)]
     lines = [
@@ -163,8 +166,7 @@ def result_table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> 
             _interval(row.content),
             percent(row.convergence.value) if row.convergence else "",
             percent(row.label.value) if row.label else "",
-            number(row.mse.value),
-            number(row.ssim.value) if row.ssim else "",
+            *([number(row.mse.value), number(row.ssim.value) if row.ssim else ""] if scores else []),
             number(row.steps.value) if row.steps else "",
             *(number(row.learned[name].value) if name in row.learned else "" for name in learned),
             "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items()),
@@ -279,6 +281,27 @@ def show_rows(console: Console, run: Run) -> None:
     console.print(_column_table(attacks[0]))
     within = f"{attacks[0].scores.tolerance:.0%} of the column's range"
     console.print(f"right: the same word, or a number within {within}; * marks a wrong value", style="dim")
+
+
+def show_sentences(console: Console, run: Run) -> None:
+    """Print the first private sentences of each attack beside what it read off the update."""
+    from leakscope.report.cells import holds_text
+    from leakscope.store.untrusted import foreign_content
+
+    if not holds_text(run.cells()):
+        return  # do not import torch
+    from leakscope.report.sentences import sentence_tables
+
+    with foreign_content(run.directory):
+        tables = sentence_tables(run, most=SENTENCES)
+    for table in tables:
+        shown = plain_table(title=printable(table.name))
+        for head in ("client", "private sentence", "read off the update", ""):
+            shown.add_column(head, overflow="fold")
+        for each in table.shown:
+            guess = " ".join(each.guess) or "no sentence"
+            shown.add_row(str(each.client), printable(" ".join(each.truth)), printable(guess), each.certainty)
+        console.print(shown)
 
 
 def _row_summary(tables: Sequence[RowTable]) -> Table:

@@ -34,6 +34,8 @@ IMAGE_RANK = 3  # dimensions of one image: C x H x W
 class Batch:
     """A client's private data: `inputs` T x N x ... in [0, 1], `labels` T x N, `mask` T x N (False where N is padding).
 
+    With `tokens` the inputs are sentences instead, T x N x L token numbers.
+
     `targets`, T x N x ..., are what a caller's own loss compares outputs with; then `labels` are not judged, and 0 without a class.
     """
 
@@ -41,6 +43,7 @@ class Batch:
     labels: Tensor
     mask: Tensor
     targets: Tensor | None = None
+    tokens: bool = False
 
     __repr__ = short_repr
 
@@ -61,9 +64,15 @@ class Batch:
 
 
 def make_batch(
-    inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | None = None, targets: Tensor | None = None
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    classes: int,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    tokens: bool = False,
 ) -> Batch:
-    """Return a checked Batch: shapes, values in [0, 1], label range, at least one sample per trial."""
+    """Return a checked Batch: shapes, values in [0, 1] (or token numbers), label range, at least one sample per trial."""
     if inputs.ndim < 3 or labels.shape != inputs.shape[:2]:
         raise InputError(
             f"a batch needs inputs T x N x ... and labels T x N, got {tuple(inputs.shape)} and {tuple(labels.shape)}"
@@ -78,7 +87,7 @@ def make_batch(
     if not bool(torch.isfinite(inputs).all()):
         raise InputError("inputs hold NaN or infinity; private inputs must be finite and in [0, 1]")
     low, high = float(inputs.min()), float(inputs.max())
-    if low < -1e-6 or high > 1 + 1e-6:
+    if not tokens and (low < -1e-6 or high > 1 + 1e-6):
         raise InputError(f"inputs must lie in the box [0, 1], got values in [{low:.4g}, {high:.4g}]")
     if labels.is_floating_point():
         raise InputError(f"labels must be whole numbers, got {labels.dtype}")
@@ -86,7 +95,9 @@ def make_batch(
         raise InputError(
             f"labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}"
         )
-    return Batch(inputs, labels.to(torch.int64), mask, targets)
+    if tokens and (low < 0 or not torch.equal(inputs, inputs.round())):
+        raise InputError(f"token numbers are whole and not below 0, got values in [{low:.4g}, {high:.4g}]")
+    return Batch(inputs, labels.to(torch.int64), mask, targets, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +221,7 @@ class Knowledge:
 
     `loss` is a name or the caller's own function, and `labels` are class numbers or what that function compares outputs with.
     `norm` is the mode of the client's batch norm as the attacker assumes it; None: that of the network it is given.
+    `real` (T x N x L) says which places of sentences hold a token and which padding; None: all hold tokens.
     """
 
     input_shape: tuple[int, ...]
@@ -233,6 +245,7 @@ class Knowledge:
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
     norm: Mode | None = None
+    real: Tensor | None = None
 
     __repr__ = short_repr
 

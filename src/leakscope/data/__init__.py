@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from leakscope.data.small_letters import read_small_letters as read_small_letters
     from leakscope.data.sources import SOURCES as SOURCES, Download as Download, Form as Form, Source as Source
     from leakscope.data.text import (
-        TextSet as TextSet, Words as Words, generate_text as generate_text, load_text as load_text, words_of as words_of,
+        TextSet as TextSet, Words as Words, generate_text as generate_text, load_text as load_text,
+        sentence_set as sentence_set, words_of as words_of,
     )  # fmt: skip
 else:
     load_lazily(__name__)  # so that the command line can mount `leakscope data` without loading torch

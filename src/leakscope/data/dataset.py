@@ -19,16 +19,16 @@ from leakscope.data.resizing import resize
 
 Array = npt.NDArray[Any]
 Index = int | slice | Sequence[int] | Array | Tensor
-Kind = Literal["image", "table"]
+Kind = Literal["image", "table", "text"]
 Part = Literal["train", "test"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dataset:
-    """Two parts of labelled images or rows, returned as floats in [0, 1].
+    """Two parts of labelled images, rows or sentences: images and rows are returned as floats in [0, 1], sentences as token numbers.
 
-    Images are stored as uint8, N x C x H x W; rows as float32 in [0, 1], N x F. For a normalised network use `replace(dataset,
-    scaling=dataset.statistics)`.
+    Images are stored as uint8, N x C x H x W; rows as float32 in [0, 1], N x F; sentences as int32, N x L, token k being `words[k]`.
+    For a normalised network use `replace(dataset, scaling=dataset.statistics)`.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Dataset:
     groups_train: Array | None = field(default=None, repr=False)  # the source of each example (a writer, a photograph)
     groups_test: Array | None = field(default=None, repr=False)
     encoding: Encoding | None = field(default=None, repr=False)
+    words: tuple[str, ...] = field(default=(), repr=False)  # of sentences: the vocabulary
     source: str = field(default="", repr=False)  # the file, for error messages
     side: int | None = None  # images are resized to side x side when they are returned
 
@@ -50,7 +51,7 @@ class Dataset:
         where = self.source or f"data set {self.name!r}"
         for part in ("train", "test"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
-            _check_inputs(where, f"x_{part}", x, self.kind)
+            _check_inputs(where, f"x_{part}", x, self.kind, len(self.words))
             y = _checked_labels(where, f"y_{part}", y, len(x), len(self.class_names))
             groups = getattr(self, f"groups_{part}")
             if groups is not None and groups.shape != (len(x),):
@@ -58,7 +59,7 @@ class Dataset:
             for name, array in ((f"x_{part}", x), (f"y_{part}", y), (f"groups_{part}", groups)):
                 object.__setattr__(self, name, _frozen(array))
         if self.side is not None and self.kind != "image":
-            raise InputError(f"{where}: only pictures can be resized; this is a table")
+            raise InputError(f"{where}: only pictures can be resized, not a {self.kind}")
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             raise InputError(f"{where}: train is {self.x_train.shape[1:]} an input, test is {self.x_test.shape[1:]}")
         if self.encoding is not None and self.input_shape != (self.encoding.width,):
@@ -66,7 +67,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one returned input: (C, H, W) or (F,)."""
+        """The shape of one returned input: (C, H, W), (F,) or (L,)."""
         held = tuple(self.x_train.shape[1:])
         return held if self.side is None else (held[0], self.side, self.side)
 
@@ -80,7 +81,7 @@ class Dataset:
         return len(lookup({"train": self.y_train, "test": self.y_test}, part, "part"))
 
     def pictures(self, part: Part, index: Index) -> Tensor:
-        """Return the inputs at `index` as a new float32 tensor in [0, 1]; an integer gives one input."""
+        """Return the inputs at `index` as a new float32 tensor, in [0, 1] or token numbers; an integer gives one input."""
         x = self._take({"train": self.x_train, "test": self.x_test}, part, index).astype(np.float32)
         handed = torch.from_numpy(x / np.float32(255) if self.kind == "image" else x)
         return handed if self.side is None else resize(handed, self.side)
@@ -111,13 +112,18 @@ def image_set(
     )  # fmt: skip
 
 
-def _check_inputs(where: str, name: str, x: Array, kind: Kind) -> None:
-    """Raise unless `x` is uint8 N x C x H x W with 1 or 3 channels, or float32 N x F in [0, 1]."""
+def _check_inputs(where: str, name: str, x: Array, kind: Kind, words: int) -> None:
+    """Raise unless `x` is uint8 N x C x H x W with 1 or 3 channels, float32 N x F in [0, 1], or int32 N x L below `words`."""
     if kind == "image":
         if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape[1:]:
             raise InputError(f"{where}: {name} must be pictures N x C x H x W with C 1 or 3, got shape {x.shape}")
         if x.dtype != np.uint8:
             raise InputError(f"{where}: the pictures of {name} must be uint8, got {x.dtype}")
+    elif kind == "text":
+        if x.ndim != 2 or not x.shape[1] or x.dtype != np.int32:
+            raise InputError(f"{where}: {name} must be int32 token numbers N x L, got {x.dtype} of shape {x.shape}")
+        if x.size and not (x.min() >= 0 and x.max() < words):
+            raise InputError(f"{where}: tokens of {name} must lie in 0 .. {words - 1}, got {x.min()} .. {x.max()}")
     else:
         if x.ndim != 2 or not x.shape[1]:
             raise InputError(f"{where}: {name} must be a table N x F, got shape {x.shape}")

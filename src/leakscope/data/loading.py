@@ -78,6 +78,8 @@ def using(copies: Mapping[str, Path]) -> Iterator[None]:
 def _form_of(name: str, source: Source, path: Path) -> Form:
     """Return the form of a data set by the suffix of its file; a folder has none."""
     forms = {Path(form.path).suffix: form for form in reversed(source.forms)}
+    if not forms:
+        raise InputError(f"data set {name!r} is no file, so there is no copy of it: got {path}")
     if path.suffix not in forms:
         known = ", ".join(suffix or "folder" for suffix in forms)
         raise InputError(f"a copy of {name} must be one of {known}, got {path}")
@@ -104,6 +106,8 @@ def _places(directory: Path | str | None) -> list[Path]:
 
 def _how_to_get(name: str, source: Source, directory: Path | str | None) -> str:
     """Return a message that says what is missing and how to get it."""
+    if not source.forms:
+        return f"data set {name!r} is no file to put into {directory}: leave the directory out"
     file = source.forms[0].path
     looked = " and ".join(str(place) for place in _places(directory))
     start = f"data set {name!r} not found in {looked}: "

@@ -16,6 +16,7 @@ from leakscope.data.femnist import read_femnist
 from leakscope.data.idx import read_idx_folder
 from leakscope.data.npz import read_npz
 from leakscope.data.small_letters import read_small_letters
+from leakscope.data.text import ALICE_SONNETS, GENERATED, sentence_set
 
 FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -67,7 +68,7 @@ class Source:
     statistics: Scaling = field(default_factory=Scaling)
     bundled: bool = False
     downloads: tuple[Download, ...] = ()
-    make: Callable[[], Dataset] | None = None  # builds a set from another package if no file is found
+    make: Callable[[], Dataset] | None = None  # builds a set that is no file: of another package, or sentences
 
 
 def _npz(name: str) -> Form:
@@ -119,6 +120,8 @@ _EMNIST = ("no licence text known (from NIST Special Database 19, US government 
 _FEMNIST = ("BSD 2-clause as LEAF and the hubs state (from NIST Special Database 19)", "leaf.cmu.edu, data/femnist")
 _UCI_DIGITS = ("CC BY 4.0 (Alpaydin, Kaynak 1998)", "archive.ics.uci.edu/dataset/80")
 _UCI_CANCER = ("CC BY 4.0 (Wolberg, Mangasarian, Street, Street 1995)", "archive.ics.uci.edu/dataset/17")
+_PUBLIC_DOMAIN = ("public domain (Shakespeare 1609, Carroll 1865)", "in the package: bundled/alice_sonnets.tsv")
+_GENERATED = ("generated, no rights", "in the package: leakscope.data.generate_text")
 _UCI_ADULT = ("CC BY 4.0 (Becker, Kohavi 1996)", "archive.ics.uci.edu/dataset/2")
 
 # fmt: off
@@ -179,5 +182,11 @@ SOURCES: dict[str, Source] = {
         (Form("adult.csv.gz", read_adult), Form("adult.csv", read_adult), Form("adult", read_adult, "adult.test")),
         downloads=(Download(f"{_ADULT_HOME}adult.data", "5d7c39d7b8804f071cdd1f2a7c460872"),
                    Download(f"{_ADULT_HOME}adult.test", "35238206dfdf7f1fe215bbb874adecdc"))),
+    ALICE_SONNETS: Source(
+        "Sentences of Shakespeare's sonnets and of Alice's Adventures in Wonderland, by their work",
+        "text", (8,), 2, *_PUBLIC_DOMAIN, (), make=sentence_set),
+    GENERATED: Source(
+        "Sentences of a small grammar with Zipf frequencies, by the rule that made them",
+        "text", (8,), 3, *_GENERATED, (), make=partial(sentence_set, GENERATED)),
 }
 # fmt: on

@@ -12,15 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
-from leakscope.data.loading import BUNDLED
+from leakscope.data.dataset import Dataset
 
-ALICE_SONNETS = "alice_sonnets"
+BUNDLED = Path(__file__).parent / "bundled"
+ALICE_SONNETS, GENERATED = "alice_sonnets", "grammar"
 PADDING, UNKNOWN = "<pad>", "<unk>"
 WORD = re.compile(r"[a-z']*[a-z][a-z']*")
 # fmt: off
@@ -29,6 +31,7 @@ GRAMMAR: dict[str, tuple[tuple[str, ...], ...]] = {  # the first rule of a kind 
     "group": (("the", "noun"), ("a", "noun"), ("the", "adjective", "noun"), ("noun", "and", "noun")),
     "place": (("in", "the", "noun"), ("of", "group"), ("to", "the", "adjective", "noun")),
 }
+LENGTH, NUMBER, WORDS = 8, 3000, 2000  # of a data set: words a sentence, generated sentences, and their vocabulary
 SHARES = {"noun": 0.5, "verb": 0.3, "adjective": 0.2}  # of the vocabulary
 # fmt: on
 
@@ -56,7 +59,7 @@ class TextSet:
 class Words:
     """A word-level tokeniser: token k is `words[k]`; 0 is padding and 1 every word that it does not know."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.words[:2] != (PADDING, UNKNOWN) or len(set(self.words)) < len(self.words):
@@ -79,8 +82,9 @@ class Words:
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the words of token numbers, without padding."""
         numbers = list(tokens)
-        if any(not 0 <= number < len(self.words) for number in numbers):
-            raise InputError(f"token numbers must lie in 0..{len(self.words) - 1}, got {numbers}")
+        wrong = next((number for number in numbers if not 0 <= number < len(self.words)), None)
+        if wrong is not None:
+            raise InputError(f"token numbers must lie in 0..{len(self.words) - 1}, got {wrong}")
         return " ".join(self.words[number] for number in numbers if number)
 
 
@@ -98,6 +102,22 @@ def words_of(sentences: Iterable[str], most: int | None = None) -> Words:
     counts = Counter(word for text in sentences for word in split_words(text))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return Words((PADDING, UNKNOWN, *ranked[:most]))
+
+
+def sentence_set(name: str = ALICE_SONNETS, *, length: int | None = None, words: int | None = None) -> Dataset:
+    """Return the first `length` words (8 if None) of the bundled or of generated sentences as a data set.
+
+    Sentences with fewer words are left out. Every second one is in the part `test`. `words` is the vocabulary of the generator.
+    """
+    source = (
+        load_text() if name == ALICE_SONNETS else generate_text(NUMBER, vocabulary=WORDS if words is None else words)
+    )
+    tokens, labels, known = source.tokens(LENGTH if length is None else length)
+    x, y = tokens.numpy().astype(np.int32), labels.numpy()
+    return Dataset(
+        name=name, kind="text", x_train=x[::2], y_train=y[::2], x_test=x[1::2], y_test=y[1::2],
+        class_names=source.class_names, words=known.words,
+    )  # fmt: skip
 
 
 def load_text() -> TextSet:

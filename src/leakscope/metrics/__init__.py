@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from leakscope.metrics.summary import Spread as Spread, Summary as Summary, summarise as summarise
     from leakscope.metrics.wavelet import cw_ssim as cw_ssim
+    from leakscope.metrics.text_scoring import score_sentences as score_sentences, text_means as text_means
     from leakscope.metrics.tabular import TableScores as TableScores, score_rows as score_rows
 else:
     load_lazily(__name__)

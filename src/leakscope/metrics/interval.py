@@ -22,7 +22,12 @@ LEVEL = 0.95
 FEW = 5  # trials; the spread of fewer is hardly known
 SAME = 1e-12  # relative half-width that is rounding
 PSNR_CAP = 100.0
-POSSIBLE = {"mse": (0.0, math.inf), "psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}  # range of a mean
+POSSIBLE = {  # range of a mean
+    "mse": (0.0, math.inf),
+    "psnr": (-math.inf, math.inf),
+    "ssim": (-1.0, 1.0),
+    **dict.fromkeys(("rouge1", "rouge2", "rouge_l", "token_recall", "proved_share"), (0.0, 1.0)),
+}
 Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 

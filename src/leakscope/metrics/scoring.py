@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class Scores:
 
     Sample i of a trial is scored against guess `pairing[i]`. `ssim` is NaN for non-images. Label scores are None if the attack
     guessed no labels. `scored` is False for padding, whose values are NaN. `finite` is False if the guess held a NaN or infinity.
+    Sentences have no MSE, PSNR and SSIM (NaN): `text` holds their scores by name, `exact` which came back whole (see `text_scoring`).
     """
 
     mse: Tensor
@@ -39,6 +40,8 @@ class Scores:
     pairing: Tensor
     scored: Tensor
     finite: Tensor
+    exact: Tensor | None = None
+    text: Mapping[str, Tensor] = field(default_factory=dict)
 
     __repr__ = short_repr
 

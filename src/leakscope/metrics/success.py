@@ -34,7 +34,9 @@ class ContentRule:
             raise InputError(f"ContentRule.ssim must be in [-1, 1], got {self.ssim}")
 
     def recovered(self, scores: Scores) -> Tensor:
-        """Return T x N: whether each sample's content was recovered; never for a guess with a NaN or infinity."""
+        """Return T x N: whether each sample's content was recovered, a sentence word for word; never for a guess with a NaN or infinity."""
+        if scores.exact is not None:
+            return scores.exact & scores.finite & scores.scored
         alike = (scores.ssim >= self.ssim) | scores.ssim.isnan()
         return (scores.mse <= self.mse) & alike & scores.finite & scores.scored
 

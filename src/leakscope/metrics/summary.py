@@ -90,6 +90,8 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
     converged = (outcomes == Outcome.CONVERGED) | (outcomes == Outcome.PROVED)
     every = torch.ones_like(converged)
     kinds = {"mse": scores.mse, "psnr": scores.psnr.clamp_max(PSNR_CAP)}
+    if scores.text:
+        kinds = dict(scores.text)
     if bool(scores.ssim[scores.scored].isfinite().any()):
         kinds["ssim"] = scores.ssim
     label, overlap = scores.label_correct, scores.label_overlap

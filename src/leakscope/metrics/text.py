@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,7 +34,9 @@ class TextScores:
     rouge_l: Tensor
     exact: Tensor
     bag_recall: float
-    paired: tuple[tuple[int, ...], ...] = ()  # the guess of each sentence, () where there is none
+    paired: tuple[tuple[int, ...], ...] = field(
+        default=(), repr=False
+    )  # the guess of each sentence, () where there is none
 
     __repr__ = short_repr
 

@@ -5,13 +5,13 @@ from leakscope.models.adapter import (
     Functional as Functional, find_trained_entry as find_trained_entry, from_module as from_module,
 )  # fmt: skip
 from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_mode as in_train_mode
-from leakscope.models.catalogue import MODELS as MODELS, build as build
+from leakscope.models.catalogue import MODELS as MODELS, TEXT_MODELS as TEXT_MODELS, build as build
 from leakscope.models.checkpoint import Checkpoint as Checkpoint, read_checkpoint as read_checkpoint
 from leakscope.models.dropout import KeyedDropout as KeyedDropout
 from leakscope.models.features import features_of as features_of
 from leakscope.models.initialise import (
     INITS as INITS, Given as Given, Init as Init, Kaiming as Kaiming, Lecun as Lecun, Torch as Torch,
-    Uniform as Uniform, draw_parameters as draw_parameters, torch_bounds as torch_bounds,
+    Transformer as Transformer, Uniform as Uniform, draw_parameters as draw_parameters, torch_bounds as torch_bounds,
 )  # fmt: skip
 from leakscope.models.low_rank import LowRank as LowRank, adapt as adapt
 from leakscope.models.structure import Layer as Layer, Structure as Structure, find_structure as find_structure

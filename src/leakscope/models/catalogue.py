@@ -16,10 +16,11 @@ from leakscope.models.adapter import from_module
 from leakscope.models.convolutional import alexnet, cnn_cifar, cnn_mnist, convnet, vgg16
 from leakscope.models.dense import linear, mlp, mlp_sme
 from leakscope.models.dropout import KeyedDropout
-from leakscope.models.initialise import Torch, draw_parameters
+from leakscope.models.initialise import Torch, Transformer, draw_parameters
 from leakscope.models.lenet import lenet_cpl, lenet_dlg, lenet_sme
 from leakscope.models.resnet import resnet8, resnet20, resnet20_cpl, resnet20_dlg
 from leakscope.models.resnet18 import resnet18
+from leakscope.models.text_classifiers import bert_classifier, gpt_classifier
 from leakscope.models.vit import vit
 from leakscope.models.vit_b16 import vit_b16
 
@@ -44,6 +45,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "vit_b16": vit_b16,
 }
+TEXT_MODELS: dict[str, Callable[..., nn.Module]] = {"gpt": gpt_classifier, "bert": bert_classifier}  # of token numbers
 
 
 def build(
@@ -54,7 +56,7 @@ def build(
     *,
     seed: int = 0,
 ) -> Model:
-    """Return a network of the catalogue with PyTorch's initialisation drawn from `seed`.
+    """Return a network of the catalogue with PyTorch's initialisation drawn from `seed`, one of `TEXT_MODELS` with that of GPT-2.
 
     `settings` are the builder's other arguments. Norm layers are in eval mode; dropout, if set, is active.
 
@@ -62,7 +64,7 @@ def build(
     >>> model.parameters["head.weight"].shape
     torch.Size([100, 768])
     """
-    builder = lookup(MODELS, name, "model")
+    builder = lookup({**MODELS, **TEXT_MODELS}, name, "model")
     chosen = dict(settings or {})
     known = {key: key for key in inspect.signature(builder).parameters if key not in ("input_shape", "classes")}
     for key in chosen:
@@ -71,7 +73,8 @@ def build(
         module = builder(input_shape=input_shape, classes=classes, **chosen)
     module.eval()
     for layer in module.modules():
-        if isinstance(layer, KeyedDropout):
+        if isinstance(layer, KeyedDropout | nn.Dropout):
             layer.train()
     model = from_module(module, input_shape=input_shape, name=name)
-    return model.with_parameters(take(draw_parameters(model, Torch(), random.key([seed])), 0))
+    scheme = Transformer() if name in TEXT_MODELS else Torch()
+    return model.with_parameters(take(draw_parameters(model, scheme, random.key([seed])), 0))

@@ -13,7 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.random import fold, uniform
+from leakscope.core.random import fold, normal, uniform
 from leakscope.core.tree import Tree
 from leakscope.models.adapter import Functional
 from leakscope.models.checkpoint import Checkpoint, copy_parameters
@@ -99,6 +99,36 @@ class Lecun:
 
 
 @dataclass(frozen=True, slots=True)
+class Transformer:
+    """Draw weights of dense layers and embeddings from N(0, deviation^2), biases 0; the rest as `Torch` does.
+
+    Radford et al. 2019 (GPT-2) and Devlin et al. 2019, arXiv:1810.04805 (BERT), with a deviation of 0.02.
+    """
+
+    deviation: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deviation < math.inf:
+            raise InputError(f"Transformer.deviation must be in (0, inf), got {self.deviation}")
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one set of parameters per key."""
+        drawn = {}
+        for prefix, layer in _module_of(model).named_modules():
+            for name, value in layer.named_parameters(recurse=False):
+                path = f"{prefix}.{name}" if prefix else name
+                if path not in model.parameters:  # frozen
+                    continue
+                if not isinstance(layer, (*_FAN_IN, nn.Embedding)):
+                    drawn[path] = _draw(path, value, _known_bound(layer, name, value, path), keys)
+                elif name == "weight":
+                    drawn[path] = self.deviation * normal(fold(keys, path), value.shape, value.dtype)
+                else:
+                    drawn[path] = torch.zeros((len(keys), *value.shape), dtype=value.dtype, device=keys.device)
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """Keep the model's values, the same for every trial."""
 
@@ -107,13 +137,14 @@ class Given:
         return copy_parameters(model, keys)
 
 
-Init: TypeAlias = Uniform | Torch | Kaiming | Lecun | Given | Checkpoint
+Init: TypeAlias = Uniform | Torch | Kaiming | Lecun | Transformer | Given | Checkpoint
 
 INITS: dict[str, Callable[..., Init]] = {
     "uniform": Uniform,
     "pytorch": Torch,
     "kaiming": Kaiming,
     "lecun": Lecun,
+    "transformer": Transformer,
     "given": Given,
     "checkpoint": Checkpoint,
 }
@@ -165,12 +196,16 @@ def torch_bounds(module: nn.Module) -> dict[str, Bound]:
     for prefix, layer in module.named_modules():
         for name, value in layer.named_parameters(recurse=False):
             path = f"{prefix}.{name}" if prefix else name
-            bound = _bound(layer, name, value)
-            if bound is None:
-                kind = type(layer).__name__
-                raise InputError(f"scheme 'pytorch' does not know how {kind} draws {path!r}; use 'given' or 'uniform'")
-            bounds[path] = bound
+            bounds[path] = _known_bound(layer, name, value, path)
     return bounds
+
+
+def _known_bound(layer: nn.Module, name: str, value: Tensor, path: str) -> Bound:
+    bound = _bound(layer, name, value)
+    if bound is None:
+        kind = type(layer).__name__
+        raise InputError(f"scheme 'pytorch' does not know how {kind} draws {path!r}; use 'given' or 'uniform'")
+    return bound
 
 
 def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from leakscope.attacks.engine.state import Progress
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, Reconstruction
-from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise, whole_trials
+from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, score_sentences, summarise, whole_trials
 from leakscope.play.exposure import Exposure
 
 Report = Callable[[str, Progress], None]
@@ -89,7 +90,8 @@ def judge(
 ) -> AttackResult:
     """Return a reconstruction scored against the truth; labels are not scored where a caller's own targets stand for them."""
     labels = reconstruction.labels if truth.targets is None else None
-    scores = score(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask, within=DEFAULT_RULE.mse)
+    compare = score_sentences if truth.tokens else partial(score, within=DEFAULT_RULE.mse)
+    scores = compare(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask)
     return AttackResult(name, note, reconstruction, scores, _summary(reconstruction, scores), seconds)
 
 

@@ -14,6 +14,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from leakscope.attacks.null import guessed
+from leakscope.core.errors import InputError
+from leakscope.core.types import Batch, Reconstruction
+from leakscope.data.dataset import Dataset, Part
 from leakscope.metrics.text import Sentence, rouge_n
 
 LEAST_PUBLIC = 8  # sentences; with fewer there is no public text
@@ -44,6 +48,20 @@ def null_guesses(
     nearest = _nearest(truth, [without_padding(each, padding) for each in public[:MOST_PUBLIC].tolist()])
     drawn = {name: [without_padding(each, padding) for each in several] for name, several in sampled.items()}
     return guesses | drawn | ({"nearest_public": nearest} if nearest else {})
+
+
+def guess_sentences(name: str, truth: Batch, data: Dataset, private: Part, seeds: Sequence[int]) -> Reconstruction:
+    """Return the named baseline's sentences for every trial; public text and frequent tokens are those of the other part."""
+    public = data.pictures("train" if private == "test" else "test", slice(None)).long()
+    if len(public) < LEAST_PUBLIC:
+        raise InputError(f"null baselines of sentences need {LEAST_PUBLIC} public ones, {data.name} has {len(public)}")
+    frequent, found = most_frequent(public), []
+    for sentences, seed in zip(truth.inputs.long().tolist(), seeds, strict=True):
+        guesses = null_guesses(sentences, frequent, public, seed)
+        if name not in guesses:
+            raise InputError(f"{name} has no public sentence that differs from the private ones")
+        found.append(guesses[name])
+    return guessed(torch.tensor(found).float(), truth.labels)
 
 
 def _unigrams(public: Tensor, number: int, draw: torch.Generator) -> Guesses:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
+from leakscope.core.short_repr import short_repr
 from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.text import Sentence, TextScores, bag_recall, score_text
 from leakscope.play.text_baselines import most_frequent, null_guesses, without_padding
@@ -32,12 +33,23 @@ class Mark(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShownSentence:
-    """A private sentence with a mark for each word, and the sentence that the attack paired with it; () if there is none."""
+    """A private sentence with a mark for each word, and the sentence that the attack paired with it; () if there is none.
+
+    `proved` says whether the update certifies that sentence: without it the attacker cannot tell it from a wrong one.
+    """
 
     client: int
-    truth: tuple[str, ...]
+    truth: tuple[str, ...] = field(repr=False)
     marks: tuple[Mark, ...]
-    guess: tuple[str, ...]
+    guess: tuple[str, ...] = field(repr=False)
+    proved: bool = False
+
+    __repr__ = short_repr
+
+    @property
+    def certainty(self) -> str:
+        """Return in words whether the update certifies the recovered sentence; "" if there is none."""
+        return ("proved" if self.proved else "not proved") if self.guess else ""
 
     @property
     def marked(self) -> list[tuple[Mark, str]]:
@@ -118,6 +130,7 @@ class TextLeak:
         return tuple(
             f"client {each.client}: {' '.join(each.truth)} -> "
             + " ".join(word if mark is Mark.PLACE else "." for mark, word in each.marked)
+            + (f" ({each.certainty})" if each.certainty else "")
             for each in self.shown[:SHOWN_LINES]
         )
 
@@ -173,8 +186,8 @@ def score_readings(
         budget=max(each.budget for each in spans),
         tokens=truth.shape[1] * truth.shape[2],
         shown=tuple(
-            show_sentence(number, sentence, guess, bag, words)
-            for number, (client, score, (_, bag)) in enumerate(zip(clients, scores, readings, strict=True))
+            show_sentence(number, sentence, guess, bag, words, proved=guess in reading.proved)
+            for number, (client, score, (reading, bag)) in enumerate(zip(clients, scores, readings, strict=True))
             for sentence, guess in zip(client, score.paired, strict=True)
         ),
         attack=attack,
@@ -182,16 +195,31 @@ def score_readings(
 
 
 def show_sentence(
-    client: int, truth: Sentence, guess: Sentence, bag: Bag | None, words: Sequence[str] | None = None
+    client: int,
+    truth: Sentence,
+    guess: Sentence,
+    bag: Bag | None,
+    words: Sequence[str] | None = None,
+    *,
+    others: Iterable[int] = (),
+    proved: bool = False,
 ) -> ShownSentence:
-    """Return a sentence in words, or in token numbers without `words`, each marked by what came back of it."""
-    known = {*guess, *(() if bag is None else bag.tokens.tolist())}
+    """Return a sentence in words, or in token numbers without `words`, each marked by what came back of it.
+
+    `others` are the tokens of the client's other recovered sentences.
+    """
+    known = {*guess, *others, *(() if bag is None else bag.tokens.tolist())}
     marks = tuple(
         Mark.PLACE if guess[place : place + 1] == (token,) else Mark.BAG if token in known else Mark.MISSED
         for place, token in enumerate(truth)
     )
-    spelled, paired = (tuple(str(t) if words is None else words[t] for t in row) for row in (truth, guess))
-    return ShownSentence(client, spelled, marks, paired)
+    spelled, paired = (tuple(_word(token, words) for token in row) for row in (truth, guess))
+    return ShownSentence(client, spelled, marks, paired, proved)
+
+
+def _word(token: int, words: Sequence[str] | None) -> str:
+    """Return a token in words; its number without words or if it is none of them, as in a run from elsewhere."""
+    return words[token] if words is not None and 0 <= token < len(words) else str(token)
 
 
 def _whole(sentences: Sequence[Sentence], guesses: Sequence[Sentence]) -> Tensor:

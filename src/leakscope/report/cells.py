@@ -14,6 +14,15 @@ INFORMED = " (knows the defence)"  # suffix of an attack that knows the defence
 OF_TRAINING = " (knows the training)"  # of one that knows nothing of the defence, but how the client trains
 
 
+TEXT_DATA = ("alice_sonnets", "grammar")  # data sets of sentences that a scenario can name
+
+
+def holds_text(cells: Iterable[Cell]) -> bool:
+    """Return whether any cell attacks sentences."""
+    data = (cell.settings.get("data") for cell in cells)
+    return any(isinstance(each, Mapping) and each.get("name") in TEXT_DATA for each in data)
+
+
 def name_of(cell: Cell) -> str:
     """Return the name of a cell's attack or baseline.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leakscope.report import numbers
 from leakscope.report.cells import axis_value_text
 from leakscope.report.pictures import data_uri
-from leakscope.report.tables import learned_in
+from leakscope.report.tables import have_images, learned_in
 from leakscope.store.disk import replacing, writing_to
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def _environment(folders: Sequence[Path]) -> Environment:
         "axis_value": axis_value_text,
         "by_attack": by_attack,
         "learned": learned_in,
+        "images": have_images,
         "data_uri": data_uri,
     }
     environment.globals["outcomes"] = OUTCOMES

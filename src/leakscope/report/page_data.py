@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from leakscope.play.text_leak import TextLeak
     from leakscope.report.charts import Panel
     from leakscope.report.row_tables import RowTable
+    from leakscope.report.sentences import SentenceTable
     from leakscope.report.tables import Row
 
 
@@ -258,6 +259,7 @@ class Page:
     gallery: Gallery | None = None
     rows: tuple[RowTable, ...] = ()  # decoded table rows
     text: TextLeak | None = None  # sentences of a token network
+    sentences: tuple[SentenceTable, ...] = ()  # of a run, an attack each
 
     __repr__ = short_repr
 

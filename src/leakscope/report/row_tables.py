@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leakscope.core.record import Cell
@@ -27,8 +27,8 @@ class Example:
     """One private row and its reconstruction as text, column by column, and which columns are right."""
 
     name: str
-    truth: tuple[str, ...]
-    guess: tuple[str, ...]
+    truth: tuple[str, ...] = field(repr=False)
+    guess: tuple[str, ...] = field(repr=False)
     right: tuple[bool, ...]
 
 

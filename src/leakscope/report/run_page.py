@@ -7,13 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leakscope.core.version import __version__
-from leakscope.report.cells import ATTACK, axis_value_text
+from leakscope.report.cells import ATTACK, axis_value_text, holds_text
 from leakscope.report.gallery import class_namer, gallery_of
 from leakscope.report.numbers import percent_interval
 from leakscope.report.page_data import Page, Provenance
 from leakscope.report.sections import Label, every_cell, labels_of, sections_of, thresholds_of
 from leakscope.report.sheet import Results, Sheet, results_of
-from leakscope.report.sources import EXPORT, INPUTS, LIMITS, RULE, download_of, input_nouns, seeds_text
+from leakscope.report.sources import (
+    EXPORT,
+    INPUTS,
+    LIMITS,
+    RULE,
+    SENTENCES,
+    TEXT_RULE,
+    download_of,
+    input_nouns,
+    seeds_text,
+)
 from leakscope.report.strengths import strengths_of
 from leakscope.report.tables import Row, Table, cell_table
 from leakscope.report.threat import threat_of
@@ -37,7 +47,9 @@ def page_of_run(
     """Return the page of a stored run, finished or not."""
     results = results_of(run)
     sheet = results.sheet
-    label, name, nouns = labels_of(sheet), class_namer(class_names or {}), _nouns(results)
+    text = holds_text(sheet.cells)
+    label, name = labels_of(sheet), class_namer(class_names or {})
+    nouns = SENTENCES if text else _nouns(results)
     table = cell_table(sheet)
     head, explanation = headline(table, label, nouns)
     title = title or _title(sheet)
@@ -46,15 +58,15 @@ def page_of_run(
         headline=head,
         explanation=explanation,
         threat=threat_of(sheet.cells),
-        rule=RULE,
+        rule=TEXT_RULE if text else RULE,
         limits=LIMITS,
         provenance=_provenance(run, sheet, command),
         download=download_of(sheet, f"{_file_name(title)}.csv", EXPORT) if len(sheet) else None,
         sections=sections_of(sheet),
         every=every_cell(sheet, table),
         thresholds=thresholds_of(sheet, label),
-        strengths=strengths_of(results, table, label, name, accuracy),
-        gallery=gallery_of(results, label, name, nouns, seed=seed),
+        strengths=() if text else strengths_of(results, table, label, name, accuracy),
+        gallery=None if text else gallery_of(results, label, name, nouns, seed=seed),
     )
 
 
@@ -113,7 +125,8 @@ def _content(row: Row) -> float:
 
 
 def _rank(row: Row) -> tuple[float, float]:
-    return row.content.value, -row.mse.value
+    """Return what ranks a row among others: the content recovered, then the mean MSE, of sentences ROUGE-1."""
+    return row.content.value, row.learned["rouge1"].value if "rouge1" in row.learned else -row.mse.value
 
 
 def _hits(row: Row) -> int:

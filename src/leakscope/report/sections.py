@@ -12,7 +12,7 @@ from leakscope.core.record import Cell
 from leakscope.metrics.interval import Estimate
 from leakscope.metrics.recovery import THRESHOLDS
 from leakscope.metrics.success import DEFAULT_RULE
-from leakscope.report.cells import ATTACK, axes_of, axis_label, axis_value_text, families, name_of
+from leakscope.report.cells import ATTACK, axes_of, axis_label, axis_value_text, families, holds_text, name_of
 from leakscope.report.charts import Line, Panel
 from leakscope.report.page_data import Section
 from leakscope.report.sheet import Flags, Groups, Sheet, clusters, rates
@@ -41,6 +41,7 @@ MEASURES = (
     _Measure("Content recovered", True, True, lambda row: row.content),
     _Measure("Mean MSE", False, False, lambda row: row.mse),
     _Measure("Mean SSIM", False, True, lambda row: row.ssim),
+    _Measure("Mean ROUGE-1", False, True, lambda row: row.learned.get("rouge1")),
 )
 
 
@@ -90,7 +91,7 @@ def split_lines(cells: Sequence[Cell], axis: str) -> tuple[str, ...]:
 
 def thresholds_of(sheet: Sheet, label: Label) -> Section | None:
     """Return recovery over thresholds, one line per attack (and per value of other axes if readable); None without samples."""
-    if not bool(sheet.samples.any()):
+    if not bool(sheet.samples.any()) or holds_text(sheet.cells):
         return None
     names = _line_names(sheet.cells, label)
     lines = list(dict.fromkeys(names))

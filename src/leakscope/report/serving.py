@@ -45,12 +45,13 @@ STYLE = (
 def page_of_directory(directory: Path, *, command: str) -> Page:
     """Return the page of the run in a directory, with the class names of available data sets."""
     from leakscope.report.row_tables import row_tables
+    from leakscope.report.sentences import sentence_tables
     from leakscope.scenario.encodings import class_names_of
 
     run = Run.open(directory)
     with foreign_content(directory):
         page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))
-        return replace(page, rows=row_tables(run))
+        return replace(page, rows=row_tables(run), sentences=sentence_tables(run))
 
 
 def make_server(directory: Path, port: int) -> ThreadingHTTPServer:

@@ -28,6 +28,12 @@ LIMITS = (
     "convention; the scores of every trial are in the records."
 )
 EXPORT = "use leakscope export RUN --to csv"
+TEXT_RULE = (
+    "A sentence counts as recovered when the attack returned it word for word. ROUGE-1 and -2 count words and pairs of words that both "
+    "have, ROUGE-L the longest common subsequence, after pairing by ROUGE-1; token_recall is the share of a client's words that came back. "
+    "A proved sentence is one that the update certifies. The attack never sees the truth."
+)
+SENTENCES = ("sentence", "sentences")
 PICTURES, INPUTS = ("picture", "pictures"), ("input", "inputs")
 PLANE_RANK = 2  # dimensions of the smallest image: H x W
 

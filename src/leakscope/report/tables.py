@@ -76,6 +76,11 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
     return Table(axes=tuple(axes), rows=rows, pooled=pooled)
 
 
+def have_images(rows: Sequence[Row]) -> bool:
+    """Return whether any row has an MSE: sentences have none."""
+    return any(row.mse.n for row in rows) or not any(row.samples for row in rows)
+
+
 def learned_in(rows: Sequence[Row]) -> list[str]:
     """Return the names of the values that any of these rows recovered beside the images."""
     return list(dict.fromkeys(name for row in rows for name in row.learned))
@@ -162,7 +167,11 @@ def _learned(sheet: Sheet, inside: Flags, groups: Groups) -> dict[str, list[Esti
     """Return the mean over the trials of every group, for each value recovered beside the images."""
     first = sheet.first[inside]
     columns = {name: sheet.floats(column)[inside] for name, column in sheet.learned.items()}
-    return {name: means(groups, values, first & ~np.isnan(values)) for name, values in columns.items()}
+    anywhere = (-math.inf, math.inf)
+    return {
+        name: means(groups, values, first & ~np.isnan(values), within=POSSIBLE.get(name, anywhere))
+        for name, values in columns.items()
+    }
 
 
 def _outcomes(sheet: Sheet, inside: Flags, groups: Groups) -> list[dict[str, int]]:

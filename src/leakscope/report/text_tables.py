@@ -13,7 +13,7 @@ from typing import cast
 from leakscope.metrics.interval import Estimate
 from leakscope.report.cells import ATTACK, axis_value_text
 from leakscope.report.numbers import number, number_interval, percent, percent_interval
-from leakscope.report.tables import Row, Table, learned_in
+from leakscope.report.tables import Row, Table, have_images, learned_in
 from leakscope.store.export import no_formula
 
 WITHOUT = "without the update"
@@ -78,6 +78,8 @@ def table_of(table: Table, label: Callable[[str], str]) -> TextTable:
         *(Column(name, tuple(row.learned.get(name) for row in rows)) for name in learned_in(rows)),
         Column("outcomes", tuple(_outcomes(row) for row in rows)),
     ]
+    if not have_images(rows):
+        columns = [column for column in columns if column.head not in ("MSE", "PSNR, dB")]
     shown = tuple(column for column in columns if not rows or any(value is not None for value in column.values))
     return TextTable(shown, sum(row.baseline for row in rows))
 

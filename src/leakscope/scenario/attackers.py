@@ -16,6 +16,8 @@ from leakscope.attacks.aware import MASKS, takes_steps
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.pulled import Pulled
 from leakscope.attacks.recipes import ATTACKS
+from leakscope.attacks.tokens.readings import TEXT_ATTACKS
+from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS
 from leakscope.core.plugins import until_registration
 from leakscope.core.record import UNKNOWN_DEFENCES
 from leakscope.defences.stack import unrevealed
@@ -60,8 +62,13 @@ def _sets(path: Path) -> bool:
 
 
 def knowing_matters(settings: CellSettings) -> bool:
-    """Return whether an informed attacker behaves differently from an uninformed one in a cell."""
+    """Return whether an informed attacker behaves differently from an uninformed one in a cell.
+
+    Of the attacks on sentences the exact ones use the size of noise; TAG and LAMP use no fact about a defence.
+    """
     client = settings.client
+    if settings.recipe.name in TEXT_ATTACKS:
+        return settings.recipe.name not in TOKEN_ATTACKS and len(unrevealed(client.defences)) < len(client.defences)
     hidden = client.on_model is not None and not handles_private_heads(settings.recipe.name)
     revealed = len(unrevealed(client.defences)) < len(client.defences)
     moved = client.on_data is not None and bool(client.on_data.facts())

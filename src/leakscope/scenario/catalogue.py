@@ -11,6 +11,7 @@ from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.attacks.simulate import SIMULATORS
 from leakscope.attacks.starts import STARTS
+from leakscope.attacks.tokens.readings import TEXT_ATTACKS
 from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.plugins import load_plugins, origin
 from leakscope.core.registry import summary
@@ -22,7 +23,7 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.federated import SELECTIONS, SERVERS
 from leakscope.learning.losses import LOSSES
 from leakscope.metrics import METRICS
-from leakscope.models import INITS, MODELS
+from leakscope.models import INITS, MODELS, TEXT_MODELS
 from leakscope.servers import MANIPULATIONS
 
 _PLAIN = {
@@ -43,9 +44,9 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
     for name, source in SOURCES.items():
         yield "data", name, source.description + _from("data set", name)
     tables: tuple[tuple[str, dict[str, object]], ...] = (
-        ("model", dict(MODELS)),
+        ("model", {**MODELS, **TEXT_MODELS}),
         ("initialisation", dict(INITS)),
-        ("attack", dict(ATTACKS)),
+        ("attack", {**ATTACKS, **TEXT_ATTACKS}),
         ("start", dict(STARTS)),
         ("label rule", dict(LABEL_RULES)),
         ("distance", dict(DISTANCES)),

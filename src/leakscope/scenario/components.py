@@ -25,13 +25,14 @@ from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.attacks.starts import STARTS
+from leakscope.attacks.tokens.readings import TEXT_ATTACKS
 from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import until_registration
 from leakscope.core.registry import lookup, summary
 from leakscope.defences import DEFENCES
 from leakscope.learning.losses import UserLoss
-from leakscope.models import INITS, MODELS
+from leakscope.models import INITS, MODELS, TEXT_MODELS
 from leakscope.scenario.insider import PublicExample
 from leakscope.servers import MANIPULATIONS
 
@@ -65,11 +66,15 @@ class Kind:
         raise InputError(f"{component!r} is no {self.name} that a file can name")
 
 
-ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Attack]](ATTACKS, MANIPULATIONS)  # type: ignore[arg-type]
+ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Attack]](
+    ATTACKS,
+    MANIPULATIONS,  # type: ignore[arg-type]
+    TEXT_ATTACKS,
+)
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
 KINDS = {  # by the field that holds such a component
     "attack": Kind("attack", ATTACKERS),
-    "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
+    "model": Kind("model", ChainMap(MODELS, TEXT_MODELS), frozenset({"input_shape", "classes", "vocabulary"})),
     "weights": Kind("initialisation", INITS),
     "defences": Kind("defence", DEFENCES),
     "start": Kind("start", {**STARTS, "insider": PublicExample}),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
-from leakscope.data import SOURCES, load
+from leakscope.data import SOURCES, load, sentence_set
 from leakscope.metrics.tabular import Row
 
 
@@ -49,6 +49,15 @@ def class_names_of(cells: Iterable[Cell]) -> dict[str, tuple[str, ...]]:
         with contextlib.suppress(InputError):
             names[name] = load(name).class_names
     return names
+
+
+def words_of_data(cell: Cell) -> tuple[str, ...] | None:
+    """Return the vocabulary of the sentences of a cell; None if this leakscope does not know them."""
+    data = cell.settings.get("data")
+    chosen = dict(data) if isinstance(data, Mapping) else {}
+    with contextlib.suppress(InputError, TypeError, ValueError):
+        return sentence_set(str(chosen.get("name")), length=chosen.get("length"), words=chosen.get("words")).words
+    return None
 
 
 def _data_names(cells: Iterable[Cell]) -> list[str]:

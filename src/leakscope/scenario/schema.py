@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from leakscope.attacks.null import BASELINES
+from leakscope.attacks.null import BASELINES, TEXT_BASELINES
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.plugins import until_registration
@@ -89,7 +89,7 @@ def cell_model() -> type[BaseModel]:
             Field([0], description="Each seed repeats every cell with other weights and starts."),
         ),
         "baselines": (
-            list_of(Literal[BASELINES]),
+            list_of(Literal[tuple(dict.fromkeys((*BASELINES, *TEXT_BASELINES)))]),
             Field(list(BASELINES), description="Null baselines, which do not use the update."),
         ),
         "metrics": (
@@ -137,6 +137,7 @@ def json_schema() -> dict[str, Any]:
 
 def check_cell(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Problem]]:
     """Return a cell's settings with every default filled in, or all its problems."""
+    data = _with_text_defaults(data)
     settings, problems = _checked(data)
     if settings is None and problems:
         mended, _ = _checked(_without(data, [problem.path for problem in problems]))
@@ -145,6 +146,16 @@ def check_cell(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Pro
         return None, problems
     problems += [problem for name in settings for problem in _built(name, settings[name])]
     return (None, problems) if problems else (settings, [])
+
+
+def _with_text_defaults(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the cell with the first weights and null baselines of sentences, if it attacks sentences and names none."""
+    chosen = _by_name(data.get("data"))
+    name = chosen.get("name") if isinstance(chosen, Mapping) else None
+    source = SOURCES.get(name) if isinstance(name, str) else None
+    if source is None or source.kind != "text":
+        return data
+    return {"weights": "transformer", "baselines": list(TEXT_BASELINES), **data}
 
 
 def _checked(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Problem]]:

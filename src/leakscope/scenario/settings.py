@@ -12,6 +12,9 @@ from leakscope.core.model import Mode
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.data.resizing import MOST_SIDE
+from leakscope.data.text import GENERATED
+
+MOST_LENGTH, LEAST_WORDS, MOST_WORDS = 512, 10, 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +35,11 @@ class DataChoice:
     scaling: Literal["none", "statistics"] = "none"  # statistics: by the set's mean and standard deviation
     mix: Literal["given", "random", "equal", "two"] = "given"  # random: any labels; equal: one class; two: two
     size: int | None = None  # images are resized to size x size before the client sees them
+    length: int | None = None  # words of a sentence (8), longer ones are cut and shorter ones left out
+    words: int | None = None  # vocabulary of generated sentences (2000)
 
     def __post_init__(self) -> None:
-        lookup(SOURCES, self.name, "data set")
+        kind = lookup(SOURCES, self.name, "data set").kind
         if self.first < 0:
             raise InputError(f"DataChoice.first must not be below 0, got {self.first}")
         if self.samples < 1:
@@ -43,6 +48,10 @@ class DataChoice:
             raise InputError(f"DataChoice.mix must be given with order writers, got {self.mix}")
         if self.size is not None and not 1 <= self.size <= MOST_SIDE:
             raise InputError(f"DataChoice.size must be in 1 .. {MOST_SIDE}, got {self.size}")
+        if self.length is not None and (kind != "text" or not 1 <= self.length <= MOST_LENGTH):
+            raise InputError(f"DataChoice.length is for sentences, in 1 .. {MOST_LENGTH}, got {self.length}")
+        if self.words is not None and (self.name != GENERATED or not LEAST_WORDS <= self.words <= MOST_WORDS):
+            raise InputError(f"DataChoice.words is for {GENERATED}, in {LEAST_WORDS} .. {MOST_WORDS}, got {self.words}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

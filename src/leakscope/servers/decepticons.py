@@ -201,6 +201,9 @@ class Token(NamedTuple):
     place: int
     first: int
 
+    def __repr__(self) -> str:
+        return f"Token(place={self.place})"
+
 
 def _tokens(gpt: Gpt, seen: Round, shares: Shares, length: int) -> list[Token]:
     """Return the tokens that came back whole from the update of ONE client."""

@@ -32,11 +32,12 @@ from leakscope.play import AttackResult, Exposure, expose, join, judge
 from leakscope.play import attack as run_attack
 from leakscope.play.baselines import nearest_public, public_part
 from leakscope.play.dishonest import expose_manipulated
+from leakscope.play.text_baselines import guess_sentences
 from leakscope.scenario import Problem
 from leakscope.scenario.cell import CellSettings, read_baseline, read_settings
 from leakscope.servers import Manipulation
 from leakscope.store import Landing
-from leakscope.sweep.chunk_records import theory_of, trial_records, trial_tensors, with_metrics
+from leakscope.sweep.chunk_records import EMPTY, theory_of, trial_records, trial_tensors, with_metrics
 from leakscope.sweep.engines import reporter
 from leakscope.sweep.fit_checks import MisfitError
 from leakscope.sweep.merging import merge, shape_of
@@ -111,7 +112,7 @@ def play_chunk(chunk: Chunk) -> PlayedChunk:
     landing = replace(
         first,
         records=first.records + second.records,
-        tensors={name: torch.cat([value, second.tensors[name]]) for name, value in first.tensors.items()},
+        tensors={name: joined(value, second.tensors[name]) for name, value in first.tensors.items()},
         seconds=first.seconds + second.seconds,
     )
     return PlayedChunk(landing, sum(half.overhead_seconds for half in halves))
@@ -280,7 +281,8 @@ def _parts(chunk: Chunk, truth: Batch) -> Iterator[tuple[CellSettings, list[Tria
 
 def client_key(settings: CellSettings) -> str:
     """Return the part of a cell that must be equal for its clients to train as one batch."""
-    data = (settings.data.name, settings.data.part, settings.data.size)
+    chosen = settings.data
+    data = (chosen.name, chosen.part, chosen.size, chosen.length, chosen.words)
     return repr((data, settings.weights, settings.model)) + shape_of(client_of(settings))
 
 
@@ -300,11 +302,24 @@ def _merged_attack(chunk: Chunk) -> Attack:
     return merge([chunk.settings(trial).attack for trial in firsts], lengths)
 
 
+def joined(first: Tensor, second: Tensor) -> Tensor:
+    """Return the trials of two halves; where one half found more sentences, the other is filled up with none."""
+    if first.ndim > 1 and first.shape[1] != second.shape[1]:
+        most = max(first.shape[1], second.shape[1])
+        first, second = (
+            torch.cat([each, each.new_full((len(each), most - each.shape[1], *each.shape[2:]), EMPTY)], 1)
+            for each in (first, second)
+        )
+    return torch.cat([first, second])
+
+
 def _baseline(chunk: Chunk) -> tuple[Batch, AttackResult]:
     settings = read_baseline(chunk.cells[chunk.trials[0].cell].settings)
     data = data_of(settings.data)
     truth = batch_of(data, settings.data.part, [trial.items for trial in chunk.trials])
     public, labels = public_part(data, settings.data.part)
+    if truth.tokens:
+        return truth, judge(truth, guess_sentences(settings.name, truth, data, settings.data.part, chunk.seeds))
     scaling = scaling_of(settings.data)
     knowledge = Knowledge(data.input_shape, data.classes, truth.samples, scaling=scaling, labels=truth.labels)
     if settings.name == "class_mean":

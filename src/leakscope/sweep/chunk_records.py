@@ -17,13 +17,18 @@ from leakscope.core.types import Batch, Knowledge, Observation, Outcome
 from leakscope.core.version import __version__
 from leakscope.metrics.context import Context
 from leakscope.metrics.scoring import clean, trial_means
+from leakscope.metrics.text_scoring import text_means
 from leakscope.play import AttackResult
 from leakscope.sweep.trials import Trial
+
+EMPTY = -1  # in place of a token: a sentence or a part of one that was not found
 
 
 def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
     """Return the stored tensors of each trial: the result unrounded, start and snapshots as bytes for display."""
     guess = result.reconstruction
+    if truth.tokens:
+        return _sentence_tensors(truth, result)
     return {
         "truth": truth.inputs.contiguous(),
         "inputs": guess.inputs.contiguous(),
@@ -38,13 +43,39 @@ def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
     }
 
 
+def _sentence_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
+    """Return the stored tensors of trials of sentences: token numbers, and which guesses the update proves (0 or 1)."""
+    guess = result.reconstruction
+    proved = torch.zeros(guess.inputs.shape[:2]) if guess.proved is None else guess.proved
+    return {
+        "truth": truth.inputs.to(torch.int32).contiguous(),
+        "inputs": guess.inputs.nan_to_num(EMPTY).to(torch.int32).contiguous(),
+        "labels": guess.labels.contiguous(),
+        "pairing": result.scores.pairing.contiguous(),
+        "proved": proved.to(torch.int32).contiguous(),
+        "trace": guess.trace.to(torch.float32).contiguous(),
+        "trace_at": guess.trace_at.to(torch.int32).contiguous(),
+    }
+
+
 def with_metrics(
     names: Sequence[str], truth: Batch, result: AttackResult, context: Context | None = None
 ) -> AttackResult:
     """Return the result with the mean of each named metric, beside the numbers that the attack learned."""
     guess = result.reconstruction
+    if truth.tokens:
+        return replace(result, reconstruction=replace(guess, learned={**guess.learned, **_text_scores(result)}))
     means = trial_means(names, truth.inputs, guess.inputs, result.scores, context)
     return replace(result, reconstruction=replace(guess, learned={**guess.learned, **means})) if means else result
+
+
+def _text_scores(result: AttackResult) -> dict[str, Tensor]:
+    """Return the mean scores of every trial's sentences, and of an attack that proves some, the share of true ones among these."""
+    means, guess = text_means(result.scores), result.reconstruction
+    if guess.proved is not None:
+        paired = guess.proved.gather(1, result.scores.pairing) & result.recovered
+        means["proved_share"] = paired.double().mean(1)
+    return means
 
 
 def trial_records(
@@ -80,7 +111,7 @@ def _samples(row: int, truth: Batch, result: AttackResult, recovered: Tensor) ->
         SampleScore(
             sample=sample,
             label=int(truth.labels[row, sample]),
-            guess=int(guess.labels[row, scores.pairing[row, sample]]),
+            guess=None if correct is None else int(guess.labels[row, scores.pairing[row, sample]]),
             mse=float(scores.mse[row, sample]),
             psnr=float(scores.psnr[row, sample]),
             ssim=_number(scores.ssim[row, sample]),

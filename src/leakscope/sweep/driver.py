@@ -126,6 +126,7 @@ def _parts_read(settings: CellSettings) -> tuple[object, ...]:
         settings.recipe,
         settings.knowledge.labels,
         settings.metrics,
+        (settings.client.on_data is None, settings.client.aggregate, settings.knowledge.defence),
     )
 
 

@@ -15,19 +15,21 @@ from leakscope.attacks.labels import JOINT, check_head, chosen_rule
 from leakscope.attacks.objectives import compares_lengths
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.simulate import LocalSteps, OnTheLine, simulator_kinds
+from leakscope.attacks.tokens.token_attacks import TokenMatching
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.plugins import until_registration
 from leakscope.data import Dataset, Part
 from leakscope.defences import Sign
 from leakscope.metrics import METRICS, ContextMetric, score, trial_means
-from leakscope.models import MODELS
+from leakscope.models import MODELS, TEXT_MODELS
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.play import shared_weights
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.problems import Problem
 from leakscope.servers.manipulation import Manipulation, check_clients, dishonest_weights
 from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, model_text, network_of, public_images
+from leakscope.sweep.text_checks import text_misfits
 
 ONE_EXAMPLE = ("idlg", "cpl")
 MOST_PARAMETERS = 500_000_000
@@ -55,6 +57,8 @@ def attack_misfits(settings: CellSettings) -> list[Problem]:
         return _manipulation_misfits(settings, attack, model)
     if isinstance(attack, KnownPolicy):
         return _policy_misfits(settings, attack)
+    if isinstance(attack, TokenMatching):
+        attack = attack.matching
     if not isinstance(attack, Matching):
         return []
     problems = [
@@ -175,6 +179,9 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
         data = data_of(settings.data)
     except InputError as error:
         return [Problem(("data",), str(error))]
+    misfits = text_misfits(settings, data)
+    if misfits:
+        return misfits
     chosen = settings.data
     cut = chosen.mix == "given" and chosen.order != "writers"
     problems = _too_few(settings, data) if cut else _mix_misfits(settings, data)
@@ -191,6 +198,8 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
 
 def _metric_misfits(names: Sequence[str], data: Dataset) -> list[Problem]:
     """Return the metrics that cannot score an example of this data."""
+    if data.kind == "text":  # their scores have no settings
+        return []
     problems, example = [], data.pictures("train" if data.size("train") else "test", [0])[None]
     scores = score(example, torch.zeros(1, 1, dtype=torch.int64), example, None)
     for place, name in enumerate(names):
@@ -300,7 +309,7 @@ def _label_misfits(settings: CellSettings) -> list[Problem]:
 
 def _model_misfits(model: ModelChoice, data: Dataset) -> list[Problem]:
     """Return why the network cannot be built for this data."""
-    reason = _building_error(model_text(model), data.input_shape, data.classes)
+    reason = _building_error(model_text(model, data), data.input_shape, data.classes)
     return [Problem(("model",), reason)] if reason else []
 
 
@@ -311,7 +320,7 @@ def _building_error(text: str, shape: tuple[int, ...], classes: int) -> str:
     name, settings = json.loads(text)
     try:
         with torch.device("meta"):
-            module = MODELS[name](input_shape=shape, classes=classes, **settings)
+            module = {**MODELS, **TEXT_MODELS}[name](input_shape=shape, classes=classes, **settings)
             size = sum(value.numel() for value in module.parameters())
     except InputError as error:
         return str(error)

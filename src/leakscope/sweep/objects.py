@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +22,16 @@ from leakscope.core.plugins import until_registration
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import lift
 from leakscope.core.types import Batch, make_batch
-from leakscope.data import ByWriter, Dataset, Part, load
+from leakscope.data import ByWriter, Dataset, Part, load, sentence_set
 from leakscope.data.label_mix import Places, cut_batches
-from leakscope.models import build
+from leakscope.models import TEXT_MODELS, build
 from leakscope.models.checkpoint import Checkpoint
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.insider import PublicExample
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.settings import DataChoice
 
+IMAGES = "pictures and tables"
 PUBLIC = 2000  # images of a dishonest server
 
 
@@ -46,7 +48,17 @@ def _read(name: str) -> Dataset:
 
 def data_of(choice: DataChoice) -> Dataset:
     """Return the data set of a cell."""
-    return load_data(choice.name, choice.size)
+    data = _stored(choice.name, choice.length, choice.words)
+    return data if choice.size is None else replace(data, side=choice.size)
+
+
+def _stored(name: str, length: int | None, words: int | None) -> Dataset:
+    return load_data(name) if length is None and words is None else _sentences(name, length, words)
+
+
+@functools.lru_cache(maxsize=8)
+def _sentences(name: str, length: int | None, words: int | None) -> Dataset:
+    return sentence_set(name, length=length, words=words)
 
 
 def scaling_of(choice: DataChoice) -> Scaling:
@@ -64,12 +76,25 @@ def network_of(settings: CellSettings) -> Model:
     """Return the network of a cell in its client's mode, with the checkpoint's buffers if it starts from one."""
     data = data_of(settings.data)
     checkpoint = settings.weights if isinstance(settings.weights, Checkpoint) else None
-    return _network(model_text(settings.model), data.input_shape, data.classes, checkpoint, settings.client.norm)
+    return _network(model_text(settings.model, data), data.input_shape, data.classes, checkpoint, settings.client.norm)
 
 
-def model_text(model: ModelChoice) -> str:
-    """Return a network's name and settings as text, a key for caches."""
-    return json.dumps([model.name, dict(model.settings)], sort_keys=True)
+def model_text(model: ModelChoice, data: Dataset) -> str:
+    """Return a network's name and settings as text, a key for caches; one over tokens has the vocabulary of the data."""
+    return json.dumps([model.name, settings_for(model, data)], sort_keys=True)
+
+
+def settings_for(model: ModelChoice, data: Dataset) -> dict[str, Any]:
+    """Return a network's settings; of one over tokens with the vocabulary of the data. Refuse a network of another kind of data."""
+    text = data.kind == "text"
+    if (model.name in TEXT_MODELS) != text:
+        what = (
+            f"is for {IMAGES}: {data.name} needs one of {', '.join(TEXT_MODELS)}"
+            if text
+            else f"is for sentences, {data.name} holds none"
+        )
+        raise InputError(f"{model.name} {what}")
+    return {**model.settings, **({"vocabulary": len(data.words)} if text else {})}
 
 
 @until_registration
@@ -87,9 +112,9 @@ def _network(
 
 @until_registration
 @functools.lru_cache(maxsize=32)
-def fingerprint(name: str, part: Part) -> str:
+def fingerprint(name: str, part: Part, length: int | None = None, words: int | None = None) -> str:
     """Return a hash of a part's examples, so that a trial on other data has another id."""
-    data = load_data(name)
+    data = _stored(name, length, words)
     digest = hashlib.sha256()
     for array in (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test):
         digest.update(f"{array.shape}{array.dtype}".encode())
@@ -99,8 +124,7 @@ def fingerprint(name: str, part: Part) -> str:
 
 @until_registration
 @functools.lru_cache(maxsize=32)
-def _shuffled(name: str, part: Part) -> Tensor:
-    size = load_data(name).size(part)
+def _shuffled(part: Part, size: int) -> Tensor:
     return random.permutation(random.fold(random.fold(random.key(0), "order of clients"), part), size)
 
 
@@ -108,7 +132,7 @@ def _shuffled(name: str, part: Part) -> Tensor:
 @functools.lru_cache(maxsize=32)
 def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
     """Return every batch of a label mix or of writers, as indices in the part; client i holds the i-th."""
-    data = load_data(choice.name)
+    data = data_of(choice)
     if choice.order == "writers":
         groups = data.groups_train if choice.part == "train" else data.groups_test
         key = random.fold(random.fold(random.key(0), "order of writers"), choice.part)
@@ -116,7 +140,8 @@ def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
             data.labels(choice.part, slice(None)), groups, key
         )
         return tuple(tuple(split[i].tolist()) for i in random.permutation(key, len(split)).tolist()[choice.first :])
-    places = _shuffled(choice.name, choice.part) if choice.order == "shuffled" else torch.arange(data.size(choice.part))
+    size = data.size(choice.part)
+    places = _shuffled(choice.part, size) if choice.order == "shuffled" else torch.arange(size)
     places = places[choice.first :]
     labels = data.labels(choice.part, places)
     return tuple(tuple(places[list(batch)].tolist()) for batch in cut_batches(labels, choice.samples, choice.mix))
@@ -129,7 +154,7 @@ def items_of(choice: DataChoice, number: int) -> tuple[int, ...]:
     first = choice.first + number * choice.samples
     places = range(first, first + choice.samples)
     if choice.order == "shuffled":
-        order = _shuffled(choice.name, choice.part)
+        order = _shuffled(choice.part, data_of(choice).size(choice.part))
         return tuple(int(order[place]) for place in places)
     return tuple(places)
 
@@ -138,7 +163,8 @@ def batch_of(data: Dataset, part: Part, items: Sequence[Sequence[int]]) -> Batch
     """Return the private batch of many clients with the same number of examples each."""
     flat = torch.tensor([list(each) for each in items])
     images = data.pictures(part, flat.reshape(-1)).reshape(*flat.shape, *data.input_shape)
-    return make_batch(images, data.labels(part, flat.reshape(-1)).reshape(flat.shape), classes=data.classes)
+    labels = data.labels(part, flat.reshape(-1)).reshape(flat.shape)
+    return make_batch(images, labels, classes=data.classes, tokens=data.kind == "text")
 
 
 def public_images(settings: CellSettings) -> Tensor:

@@ -17,10 +17,11 @@ from leakscope.attacks.engine.form_choice import choose_form, measure_form, narr
 from leakscope.attacks.engine.forms import ON_CUDA
 from leakscope.attacks.engine.plan import FEW, SHARE_OF_FREE, Execution
 from leakscope.attacks.engine.state import SNAPSHOTS
+from leakscope.attacks.tokens.token_attacks import TokenMatching
 from leakscope.defences import Defence
 from leakscope.kernels.heap import give_back
 from leakscope.kernels.memory import available, peak_bytes
-from leakscope.metrics import score
+from leakscope.metrics import score, score_sentences
 from leakscope.scenario.cell import BaselineSettings, CellSettings
 from leakscope.scenario.settings import DataChoice
 from leakscope.servers import Manipulation
@@ -102,7 +103,7 @@ def _key(settings: CellSettings) -> str:
 
 
 def _data(choice: DataChoice) -> tuple[object, ...]:
-    return (choice.name, choice.samples, choice.scaling, choice.size)
+    return (choice.name, choice.samples, choice.scaling, choice.size, choice.length, choice.words)
 
 
 def _kind(defence: Defence) -> tuple[str, bool]:
@@ -243,11 +244,15 @@ def _measure(probe: Chunk, total: int, width: int, limit: int) -> Measured:
     attack = informed(begun(settings.attack, probe, truth), settings, knowledge, probe.seeds)
     if isinstance(attack, Manipulation):
         return Measured()
+    seen = exposure.observation
+    if isinstance(attack, TokenMatching):
+        attack, model, seen, knowledge = attack.over_embeddings(model, seen, knowledge)
     if not isinstance(attack, Matching):
-        attack.run(model, exposure.observation, knowledge, probe.seeds, execution)
+        attack.run(model, seen, knowledge, probe.seeds, execution)
         return Measured()
-    problem, restarts = attack.prepare(model, exposure.observation, knowledge, probe.seeds, execution)
-    scored = peak_bytes(lambda: score(truth.inputs, truth.labels, truth.inputs, truth.labels, mask=truth.mask))
+    problem, restarts = attack.prepare(model, seen, knowledge, probe.seeds, execution)
+    compare = score_sentences if truth.tokens else score
+    scored = peak_bytes(lambda: compare(truth.inputs, truth.labels, truth.inputs, truth.labels, mask=truth.mask))
     other = max(peak - held, scored + FILMS * SNAPSHOTS * truth.inputs.nbytes)
     room = Room(model, problem, attack.stop, limit, restarts=restarts, trial=held, other=other)
     form = room.settle(precision.form)

@@ -29,7 +29,7 @@ from leakscope.models import Functional, build, draw_parameters
 from leakscope.models.batch_norm import in_eval_mode, in_train_mode
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.problems import Problem
-from leakscope.sweep.objects import load_data
+from leakscope.sweep.objects import load_data, settings_for
 from leakscope.training.file import Training
 
 
@@ -70,7 +70,7 @@ def make_objects(training: Training, device: str = "cpu") -> TrainingObjects:
 
 def _model(training: Training, data: Dataset, device: str) -> Model:
     try:
-        model = build(training.model.name, data.input_shape, data.classes, dict(training.model.settings))
+        model = build(training.model.name, data.input_shape, data.classes, settings_for(training.model, data))
     except (InputError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0][:160]
         raise training.error(

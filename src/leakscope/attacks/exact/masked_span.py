@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ class Subspace:
 class Atom:
     """A token in a position with the mask of its embedding (d)."""
 
-    token: int
+    token: int = field(repr=False)
     place: int
     mask: Tensor
 
@@ -76,7 +76,7 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
     drops = {
         name: float(each.p)
         for name, each in module.named_modules()
-        if isinstance(each, nn.Dropout) and each.training and 0 < each.p < 1
+        if "Dropout" in type(each).__name__ and each.training and 0 < getattr(each, "p", 0) < 1  # also `KeyedDropout`
     }
     norms = [name for name, each in network.module.named_modules() if isinstance(each, nn.LayerNorm)]
     if not drops:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -85,13 +85,13 @@ class SpanReading:
     """
 
     end: SpanEnd
-    sentences: tuple[tuple[int, ...], ...] = ()
+    sentences: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     candidates: tuple[Tensor, ...] = ()
     rank: int = 0
     width: int = 0
     budget: int = 0
     checked: str | None = None
-    proved: tuple[tuple[int, ...], ...] = ()
+    proved: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
     __repr__ = short_repr
 

@@ -12,32 +12,38 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
+from leakscope.attacks.exact.embedding_rows import Bag, bag_of_gradient, bag_of_weights
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 
 
 class GivenEmbeddings(nn.Module):
     """An embedding that returns what `take`, a hook before the network, was given in place of token numbers.
 
-    The network sees `token` in every place, which must not be its padding.
+    The network sees a token that is not its padding in every place. One more number behind each embedding says whether its place is
+    real: the network sees padding where it is 0.
     """
 
-    def __init__(self, weight: nn.Parameter, token: int = 0) -> None:
+    def __init__(self, weight: nn.Parameter, padding: int | None = None) -> None:
         super().__init__()
         self.weight = weight  # a tied head reads it
-        self.token = token
+        self.padding = padding
+        self.token = int(padding == 0)
         self.embeddings: Tensor | None = None
 
     def take(self, network: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Keep the embeddings (N x L x d) and return token numbers of their shape."""
+        """Keep the embeddings (N x L x d, or d + 1) and return token numbers of their shape."""
         del network
-        self.embeddings = args[0]
-        return (torch.full(args[0].shape[:2], self.token, device=args[0].device),)
+        width = self.weight.shape[1]
+        self.embeddings = args[0][..., :width]
+        tokens = torch.full(args[0].shape[:2], self.token, device=args[0].device)
+        if args[0].shape[-1] > width and self.padding is not None:
+            tokens = tokens.where(args[0][..., width] > 0, self.padding)
+        return (tokens,)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings."""
@@ -63,7 +69,7 @@ class Lookup:
 
 def find_lookup(model: Model) -> Lookup:
     """Return the embedding of a network that reads the token numbers themselves, or raise."""
-    module = _module(model)
+    module = token_module(model)
     tokens = (torch.arange(model.input_shape[0]) + 1).remainder(2)[None]  # no row of positions or of token types
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding)}
     read: list[str] = []
@@ -92,11 +98,11 @@ def find_lookup(model: Model) -> Lookup:
 
 def over_embeddings(model: Model, lookup: Lookup) -> Model:
     """Return the network as a function of embeddings (L x d); its table becomes a buffer."""
-    module = copy.deepcopy(_module(model))
+    module = copy.deepcopy(token_module(model))
     weight = module.get_submodule(lookup.layer).weight
     if not isinstance(weight, nn.Parameter):
         raise InputError(f"{lookup.layer} of {model.name} has no table of weights")
-    given = GivenEmbeddings(weight, token=int(getattr(module, "padding", None) == 0))
+    given = GivenEmbeddings(weight, padding_of(module))
     module.set_submodule(lookup.layer, given)
     module.register_forward_pre_hook(given.take, prepend=True)  # before hooks that read tokens in floating numbers
     table = {**model.parameters, **model.buffers}[lookup.weight]
@@ -140,11 +146,10 @@ def candidates(observation: Observation, lookup: Lookup) -> Tensor:
         return torch.ones(table.shape[:2], dtype=torch.bool)
     possible = torch.zeros(table.shape[:2], dtype=torch.bool)
     for seen in observation.rounds:
-        for trial, rows in enumerate(seen.sent[lookup.weight].cpu()):
-            before = seen.before[lookup.weight][trial].cpu()
-            shared = observation.shares is Shares.GRADIENT
-            bag = bag_of_gradient(rows, tied=lookup.tied) if shared else bag_of_weights(before, rows, tied=lookup.tied)
-            possible[trial, bag.tokens] = True
+        for trial in range(len(table)):
+            bag = read_bag(take(seen, trial), observation.shares, lookup.weight, likely=lookup.tied)
+            if bag is not None:
+                possible[trial, bag.tokens] = True
     return possible | ~possible.any(1, keepdim=True)
 
 
@@ -153,6 +158,16 @@ def decode(embeddings: Tensor, table: Tensor, possible: Tensor) -> Tensor:
     rows = nn.functional.normalize(table, dim=-1)
     scores = torch.einsum("tnld,tvd->tnlv", embeddings, rows)
     return scores.masked_fill(~possible[:, None, None], float("-inf")).argmax(-1)
+
+
+def read_bag(seen: Round, shares: Shares, weight: str, *, likely: bool) -> Bag | None:
+    """Return the tokens whose rows moved in one client's update, None if the table is not sent; `likely` if all rows moved."""
+    if weight not in seen.sent:
+        return None
+    rows = seen.sent[weight].cpu()
+    if shares is Shares.GRADIENT:
+        return bag_of_gradient(rows, tied=likely)
+    return bag_of_weights(seen.before[weight].cpu(), rows, tied=likely)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +179,20 @@ class Embedded:
 
     def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
         """Return the simulated update."""
-        return self.inner(model, {**unknowns, GUESS: self.scale * unknowns[GUESS]}, seen, knowledge, clock)
+        guess = self.scale * unknowns[GUESS]
+        if knowledge.real is not None:
+            guess = torch.cat([guess, knowledge.real[..., None].to(guess)], dim=-1)
+        return self.inner(model, {**unknowns, GUESS: guess}, seen, knowledge, clock)
 
 
-def _module(model: Model) -> nn.Module:
+def padding_of(module: nn.Module) -> int | None:
+    """Return the token that a network masks, None if it masks none."""
+    holders = (module, getattr(module, "network", None))
+    return next((value for each in holders if isinstance(value := getattr(each, "padding", None), int)), None)
+
+
+def token_module(model: Model) -> nn.Module:
+    """Return the network behind a `Model`; refuse a `Model` without one."""
     module: object = getattr(model.apply, "module", None)
     if not isinstance(module, nn.Module):
         raise InputError(f"attacks on tokens need a network made by from_module, got {model.name}")

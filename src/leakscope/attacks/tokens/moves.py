@@ -52,13 +52,14 @@ class Search:
 class TokenMoves:
     """Moves of `search` after every few ticks once a tenth of `last` has passed, the best of fresh guesses before, whole tokens at `last`.
 
-    `table` (T x V x d, in units of the guess) and `possible` (T x V) decode the guess.
+    `table` (T x V x d, in units of the guess) and `possible` (T x V) decode the guess. Tokens move among `real` places (T x N x L) only.
     """
 
     search: Search
     table: Tensor
     possible: Tensor
     last: int
+    real: Tensor | None = None
 
     __repr__ = short_repr
 
@@ -83,7 +84,7 @@ class TokenMoves:
             elif whole and number % 2:
                 other = self.replaced(guess, drawn[:, number])
             else:
-                other = rearranged(guess, drawn[:, number])
+                other = rearranged(guess, drawn[:, number], self.real)
             each = score(other, unknowns, value)
             guess = torch.where((each < best)[:, None, None, None], other, guess)
             best = torch.where(each < best, each, best)
@@ -112,31 +113,50 @@ class TokenMoves:
         other = guess.flatten(1, 2).clone()
         for t, (_, place, token, *_) in enumerate(drawn.tolist()):
             tokens = self.possible[t].nonzero()[:, 0]
-            other[t, int(place * other.shape[1])] = self.table[t, tokens[int(token * len(tokens))]]
+            places = [each for sentence in _places(guess, self.real, t) for each in sentence]
+            other[t, places[int(place * len(places))]] = self.table[t, tokens[int(token * len(tokens))]]
         return other.reshape(guess.shape)
 
 
-def rearranged(guess: Tensor, drawn: Tensor) -> Tensor:
-    """Return the guess (T x N x L x d) after one move of each trial, chosen by six numbers (T x 6)."""
+def rearranged(guess: Tensor, drawn: Tensor, real: Tensor | None = None) -> Tensor:
+    """Return the guess (T x N x L x d) after one move of each trial among `real` places, chosen by six numbers (T x 6)."""
     flat = guess.flatten(1, 2)
-    orders = torch.tensor([moved(guess.shape[1], guess.shape[2], each) for each in drawn.tolist()], device=guess.device)
+    moves = [moved(_places(guess, real, t), each) for t, each in enumerate(drawn.tolist())]
+    orders = torch.arange(flat.shape[1]).repeat(len(flat), 1)
+    for order, move in zip(orders, moves, strict=True):
+        order[list(move)] = torch.tensor(list(move.values()))
+    orders = orders.to(guess.device)
     return flat.gather(1, orders[..., None].expand_as(flat)).reshape(guess.shape)
 
 
-def moved(sentences: int, length: int, drawn: list[float]) -> list[int]:
-    """Return an order of the N x L positions after one move, chosen by six numbers in [0, 1).
+def _places(guess: Tensor, real: Tensor | None, trial: int) -> list[list[int]]:
+    """Return the real places of every sentence of a trial, counted through the batch."""
+    sentences, length = guess.shape[1:3]
+    if real is None:
+        return [list(range(n * length, (n + 1) * length)) for n in range(sentences)]
+    return [[n * length + place for place in each.nonzero()[:, 0].tolist()] for n, each in enumerate(real[trial])]
 
-    >>> moved(1, 4, [0.0, 0.0, 0.0, 0.99, 0.0, 0.0])  # exchange the first and the last token
-    [3, 1, 2, 0]
+
+def moved(places: list[list[int]], drawn: list[float]) -> dict[int, int]:
+    """Return which place each place of some sentences gets its token from, after one move chosen by six numbers in [0, 1).
+
+    `places` are those of each sentence's tokens.
+
+    >>> moved([[0, 1, 2, 3]], [0.0, 0.0, 0.0, 0.99, 0.0, 0.0])  # exchange the first and the last token
+    {0: 3, 1: 1, 2: 2, 3: 0}
     """
-    sizes = (KINDS, sentences, length, length, sentences, length)
-    kind, n, i, j, k, _ = (int(u * size) for u, size in zip(drawn, sizes, strict=True))
-    order = list(range(sentences * length))
-    sentence = order[n * length : (n + 1) * length]
+    kind, n, k = int(drawn[0] * KINDS), int(drawn[1] * len(places)), int(drawn[4] * len(places))
+    own, other = places[n], places[k]
+    i = int(drawn[2] * len(own))
     if kind == 4:  # exchange with another sentence
-        a, b = n * length + i, k * length + j
-        order[a], order[b] = order[b], order[a]
-        return order
+        a, b = own[i], other[int(drawn[3] * len(other))]
+        return {a: b, b: a}
+    j = int(drawn[3] * len(own))
+    return dict(zip(own, _reordered(list(own), kind, i, j, drawn[5]), strict=True))
+
+
+def _reordered(sentence: list[int], kind: int, i: int, j: int, drawn: float) -> list[int]:
+    """Return the tokens of a sentence after a move within it."""
     first, last = min(i, j), max(i, j)
     if kind == 0:  # exchange two tokens
         sentence[i], sentence[j] = sentence[j], sentence[i]
@@ -145,9 +165,8 @@ def moved(sentences: int, length: int, drawn: list[float]) -> list[int]:
     elif kind == 2:  # move a run of tokens
         run = sentence[first : last + 1]
         rest = sentence[:first] + sentence[last + 1 :]
-        place = int(drawn[5] * (len(rest) + 1))
+        place = int(drawn * (len(rest) + 1))
         sentence = rest[:place] + run + rest[place:]
     else:  # put a prefix at the end
         sentence = sentence[i:] + sentence[:i]
-    order[n * length : (n + 1) * length] = sentence
-    return order
+    return sentence

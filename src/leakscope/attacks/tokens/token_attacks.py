@@ -25,7 +25,9 @@ from leakscope.attacks.tokens.embedded import (
     decode,
     find_lookup,
     over_embeddings,
+    padding_of,
     table_of,
+    token_module,
     without_table,
 )
 from leakscope.attacks.tokens.moves import Likelihood, Search, TokenMoves
@@ -77,7 +79,8 @@ class RowLength:
 class TokenMatching:
     """An attack on a network over L token numbers: `matching` in embeddings, `search` between iterations, the nearest tokens.
 
-    The result's `inputs` are token numbers (T x N x L) as floats, as clients hold them. The guess is in units of the table's rows, so
+    The result's `inputs` are token numbers (T x N x L) as floats, as clients hold them; padding stands where `Knowledge.real` has none,
+    and without it every place is taken for a token. The guess is in units of the table's rows, so
     rates do not depend on their length. Only tokens whose rows moved are chosen, where the table is sent.
     """
 
@@ -93,27 +96,57 @@ class TokenMatching:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the tokens of every trial."""
-        if not isinstance(knowledge.loss, str):  # its targets may be the tokens themselves
-            raise InputError(
-                f"{self.name} needs a loss over classes by name, such as 'cross_entropy', got {knowledge.loss}"
-            )
         lookup = find_lookup(model)
         table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
-        embedded = over_embeddings(model, lookup)
-        scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
-        matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
-        if self.search is not None:
-            moves = TokenMoves(self.search, table / scale[:, None, None], possible, matching.stop.iterations)
-            matching = replace(matching, moves=moves)
-        known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
-        found = matching.run(embedded, without_table(observation, lookup), known, seeds, execution)
+        padding, real = padding_of(token_module(model)), knowledge.real
+        matching, embedded, seen, known = self.over_embeddings(model, observation, knowledge)
+        found = matching.run(embedded, seen, known, seeds, execution)
 
         def tokens(guess: Tensor) -> Tensor:
-            return decode(guess, table.to(guess), possible).to(guess)
+            decoded = decode(guess, table.to(guess), possible).to(guess)
+            return decoded if real is None or padding is None else decoded.where(real.to(decoded.device), padding)
 
         films = [tokens(film) for film in found.snapshots.nan_to_num().unbind(1)]
         return replace(
             found, inputs=tokens(found.inputs), start=tokens(found.start), snapshots=torch.stack(films, dim=1)
+        )
+
+    def over_embeddings(
+        self, model: Model, observation: Observation, knowledge: Knowledge
+    ) -> tuple[Matching, Model, Observation, Knowledge]:
+        """Return the matching attack that `run` runs: on the network over embeddings and the update without the table."""
+        if not isinstance(knowledge.loss, str):  # its targets may be the tokens themselves
+            raise InputError(
+                f"{self.name} needs a loss over classes by name, such as 'cross_entropy', got {knowledge.loss}"
+            )
+        check_real(model, knowledge, observation.trials)
+        lookup = find_lookup(model)
+        table, embedded = table_of(observation.rounds[0], lookup), over_embeddings(model, lookup)
+        scale = table.norm(dim=-1).mean(-1) / math.sqrt(table.shape[-1])
+        matching = replace(self.matching, simulate=Embedded(self.matching.simulate, scale))
+        if self.search is not None:
+            moves = TokenMoves(
+                self.search,
+                table / scale[:, None, None],
+                candidates(observation, lookup),
+                matching.stop.iterations,
+                knowledge.real,
+            )
+            matching = replace(matching, moves=moves)
+        known = replace(knowledge, input_shape=embedded.input_shape, scaling=Scaling())
+        return matching, embedded, without_table(observation, lookup), known
+
+
+def check_real(model: Model, knowledge: Knowledge, trials: int) -> None:
+    """Refuse places of tokens that do not fit the network or leave a sentence without a token."""
+    real, shape = knowledge.real, (trials, knowledge.samples, *model.input_shape)
+    if real is None:
+        return
+    if padding_of(token_module(model)) is None:
+        raise InputError(f"Knowledge.real names padding, and {model.name} masks none")
+    if real.shape != shape or real.dtype != torch.bool or not bool(real.any(-1).all()):
+        raise InputError(
+            f"Knowledge.real must be {shape} of bool with a token in each sentence, got {tuple(real.shape)} of {real.dtype}"
         )
 
 

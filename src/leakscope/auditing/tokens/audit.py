@@ -32,7 +32,7 @@ from leakscope.core.types import Batch
 from leakscope.models import from_module, is_transformer
 from leakscope.models import token_model as as_token_module
 from leakscope.play import Exposure, expose, shared_weights
-from leakscope.play.text_baselines import LEAST_PUBLIC
+from leakscope.play.text_baselines import LEAST_PUBLIC, without_padding
 from leakscope.play.text_leak import SPAN_TEST, Reading, TextLeak, score_readings
 
 NO_ORDER = Untested(
@@ -168,11 +168,11 @@ def score_clients(
         )
 
     def score_search(attack: str, tokens: Tensor) -> TextLeak:
-        return score(attack, with_sentences(readings, tokens))
+        return score(attack, with_sentences(readings, tokens, table.padding))
 
     leak, searched = score(SPAN_TEST, readings), Searched(unfinished=(SEARCH,))
     if leak.sentences.value < HALF and searching is not None and not interrupted:
-        searched = search_tokens(exposure, budget, searching, score_search)
+        searched = search_tokens(exposure, budget, searching, score_search, table.padding)
         interrupted = searched.interrupted
         leak = max((leak, *searched.leaks), key=lambda each: (each.sentences.value, each.rouge1.value))
     labels = Untested("label recovery", INTERRUPTED) if interrupted else _labels(exposure, budget)
@@ -202,11 +202,12 @@ def score_clients(
     )
 
 
-def with_sentences(readings: Sequence[Reading], tokens: Tensor) -> list[Reading]:
-    """Return the readings with the sentences of a search (T x N x L) in place of those read."""
+def with_sentences(readings: Sequence[Reading], tokens: Tensor, padding: int | None = None) -> list[Reading]:
+    """Return the readings with the sentences of a search (T x N x L), without padding, in place of those read."""
+    searched = [[tuple(without_padding(each, padding)) for each in sentences] for sentences in tokens.tolist()]
     return [
-        (replace(reading, sentences=tuple(map(tuple, each)), proved=()), bag)
-        for each, (reading, bag) in zip(tokens.tolist(), readings, strict=False)
+        (replace(reading, sentences=tuple(each), proved=()), bag)
+        for each, (reading, bag) in zip(searched, readings, strict=False)
     ]
 
 

@@ -21,6 +21,7 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, Truth, make_client
 from leakscope.auditing.tokens.audit import ClientReadings, read_clients, score_clients, token_model, token_module
+from leakscope.auditing.tokens.network import check_tokens
 from leakscope.auditing.tokens.verdict import NOT_RUN, SEARCH
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import attacker_knowledge, knowledge_of_defences
@@ -53,6 +54,8 @@ def audit_token_captures(
     notes, untested = list[str](), list[Untested]()
     module, table, inputs = token_module(target, notes)
     gathered = _gather(directory, target, token_model(module, inputs), clients, seed, notes, untested)
+    if gathered.scored:
+        check_tokens(gathered.exposure.batch.inputs, table.vocabulary, "the true tokens")
     exposure, owners, samples = gathered.exposure, gathered.owners, gathered.exposure.batch.samples
     readings, interrupted, cut = read_clients(exposure, module, table, budget, report)
     if not readings:

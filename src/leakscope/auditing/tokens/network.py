@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
 from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.span_test import span_test
+from leakscope.attacks.tokens.embedded import read_bag
+from leakscope.attacks.tokens.readings import known_noise
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
-from leakscope.core.types import Knowledge, Observation, Round, Shares
+from leakscope.core.types import Knowledge, Observation, Round
 from leakscope.models import padding_of
 from leakscope.play.text_leak import Reading
 
@@ -58,11 +59,8 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout draws
             module(inputs[:2])
     except (IndexError, RuntimeError) as problem:
-        rows = max((table.num_embeddings for table in tables.values()), default=0)
-        if int(inputs.max()) >= rows > 0:
-            raise InputError(
-                f"tokens go up to {int(inputs.max())}, the model's largest embedding has {rows} rows"
-            ) from None
+        if tables:
+            check_tokens(inputs, max(table.num_embeddings for table in tables.values()))
         raise InputError(f"the model cannot run on these tokens: {first_line(problem)}") from None
     finally:
         for hook in hooks:
@@ -70,13 +68,18 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
     if not read:
         raise UntestedError("no embedding of the model reads the token numbers themselves")
     table = tables[read[0]]
-    low, high = int(inputs.min()), int(inputs.max())
-    if low < 0 or high >= table.num_embeddings:
-        raise InputError(f"tokens must lie in 0..{table.num_embeddings - 1}, the embedding's rows, got {low}..{high}")
+    check_tokens(inputs, table.num_embeddings)
     if words is not None and len(words) != table.num_embeddings:
         raise InputError(f"words must name the embedding's {table.num_embeddings} rows, got {len(words)}")
     uses = sum(value is table.weight for _, value in module.named_parameters(remove_duplicate=False))
     return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1, padding_of(module))
+
+
+def check_tokens(tokens: Tensor, rows: int, what: str = "tokens") -> None:
+    """Refuse token numbers outside the vocabulary, such as those of another model's tokeniser."""
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= rows:
+        raise InputError(f"{what} must lie in 0..{rows - 1}, the embedding's rows, got {low}..{high}") from None
 
 
 def read_update(
@@ -93,20 +96,8 @@ def read_update(
     Once the time is `over`, what was read so far is returned.
     """
     first: Round = seen.rounds[0]
-    noise = _noise(known)
+    noise = known_noise(known)
     reading = span_test(
         module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest, over=over
     )
-    rows = first.sent.get(table.weight)
-    if rows is None:
-        return reading, None
-    likely = table.tied or noise > 0  # every row moved
-    if seen.shares is Shares.GRADIENT:
-        return reading, bag_of_gradient(rows, tied=likely)
-    return reading, bag_of_weights(first.before[table.weight], rows, tied=likely)
-
-
-def _noise(known: Knowledge) -> float:
-    """Return the largest deviation of noise that the attacker knows of, 0 without."""
-    sizes = [known.sigma, *(known.sigma_each or {}).values()]
-    return max((float(size.max()) for size in sizes if size is not None), default=0.0)
+    return reading, read_bag(first, seen.shares, table.weight, likely=table.tied or noise > 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -23,6 +23,7 @@ from leakscope.play.text_leak import TextLeak
 PROBE = 8  # evaluations of which the pace is taken
 LEAST_SECONDS = 5.0  # for an attack: a first evaluation takes about so long
 FORM = "native"  # measuring others takes longer than these attacks have
+TOLD = "TAG and LAMP were told which places of a sentence hold padding; a search for its length is untested"
 MASKS = "a search that also optimises the masks of dropout (GRAB)"
 
 
@@ -38,10 +39,19 @@ class Searched:
 
 
 def search_tokens(
-    exposure: Exposure, budget: Budget, report: Reporter, score: Callable[[str, Tensor], TextLeak]
+    exposure: Exposure,
+    budget: Budget,
+    report: Reporter,
+    score: Callable[[str, Tensor], TextLeak],
+    padding: int | None = None,
 ) -> Searched:
-    """Return what TAG and LAMP recover of all clients in the time left; `score` judges sentences (T x N x L) of an attack."""
+    """Return what TAG and LAMP recover of all clients in the time left; `score` judges sentences (T x N x L) of an attack.
+
+    They are told which places hold `padding`.
+    """
     leaks, lines, untested, unfinished = list[TextLeak](), list[str](), list[Untested](), list[str]()
+    exposure, told = with_places(exposure, padding)
+    lines += [TOLD] if told else []
     makers: dict[str, Callable[..., TokenMatching]] = {**TOKEN_ATTACKS}
     for number, (name, make) in enumerate(makers.items()):
         most = make().matching.stop.iterations
@@ -73,6 +83,15 @@ def search_tokens(
         untested.append(Untested(MASKS, "not implemented: masks are solved for exactly or not at all"))
         unfinished.append(MASKS)
     return Searched(tuple(leaks), tuple(lines), tuple(untested), tuple(unfinished))
+
+
+def with_places(exposure: Exposure, padding: int | None) -> tuple[Exposure, bool]:
+    """Return the exposure to attackers who know which places of sentences hold padding, and whether any does."""
+    real = None if padding is None else exposure.batch.inputs.ne(padding)
+    if real is None or bool(real.all()):
+        return exposure, False
+    informed = None if exposure.informed is None else replace(exposure.informed, real=real)
+    return replace(exposure, knowledge=replace(exposure.knowledge, real=real), informed=informed), True
 
 
 def fitting_iterations(exposure: Exposure, make: Callable[..., TokenMatching], seconds: float) -> int:

@@ -1,0 +1,168 @@
+"""Sentences in scenario files: they are attacked, scored, stored and shown, and what does not suit them is refused in one line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from leakscope.cli import app
+from leakscope.data import SOURCES
+from leakscope.play.text_leak import Mark, ShownSentence
+from leakscope.report.cells import TEXT_DATA
+from leakscope.report.page import render
+from leakscope.report.sentences import SentenceTable, sentence_tables
+from leakscope.report.serving import page_of_directory
+from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.store import Run
+from leakscope.sweep import run_scenario
+from leakscope.sweep.chunk import joined
+from leakscope.sweep.engines import serial
+from leakscope.training import training_of
+from leakscope.training.objects import make_objects
+
+TAG = {"name": "tag", "iterations": 3}
+SCENARIO: dict[str, Any] = {
+    "name": "sentences",
+    "data": {"name": "alice_sonnets", "length": 5, "samples": 2},
+    "model": {"name": "gpt", "width": 32, "heads": 2},
+    "attacks": ["bag_of_words", "span_test", TAG],
+    "trials": 2,
+    "precision": {"form": "native"},
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("text") / "run"
+    run_scenario(scenario_of(SCENARIO), made, engine=serial, measure=False)
+    return made
+
+
+def scores(run: Run, name: str) -> dict[str, float]:
+    """Return the mean over trials of what a cell stores for each."""
+    cell = next(cell for cell in run.cells() if cell.settings["attack"]["name"] == name)  # type: ignore[index, call-overload]
+    records = list(run.records(cell=cell.id))
+    means = {key: sum(record.learned[key] for record in records) / len(records) for key in records[0].learned}
+    return means | {"whole": sum(each.recovered for record in records for each in record.samples) / 4}
+
+
+def test_the_span_test_is_exact_the_bag_complete_and_the_baselines_are_neither(directory: Path) -> None:
+    run = Run.open(directory)
+    assert scores(run, "span_test") == {
+        "rouge1": 1, "rouge2": 1, "rouge_l": 1, "token_recall": 1, "proved_share": 1, "sentences": 2, "whole": 1,
+    }  # fmt: skip
+    bag = scores(run, "bag_of_words")
+    assert (bag["token_recall"], bag["whole"]) == (1, 0)
+    for name in ("frequent_tokens", "unigram", "bigram", "nearest_public"):
+        assert scores(run, name)["token_recall"] < 0.8
+        assert scores(run, name)["whole"] == 0
+
+
+def test_stored_sentences_are_token_numbers_beside_their_truth(directory: Path) -> None:
+    run = Run.open(directory)
+    cell = next(cell for cell in run.cells() if cell.axes.get("attack") == "span_test")
+    tensors = run.tensors(next(iter(run.records(cell=cell.id))).trial)
+    assert tensors["truth"].dtype == tensors["inputs"].dtype == torch.int32
+    assert torch.equal(tensors["inputs"][tensors["pairing"]], tensors["truth"])
+    assert tensors["proved"].tolist() == [1, 1]
+
+
+def test_a_page_and_show_put_recovered_sentences_beside_the_true_ones(directory: Path) -> None:
+    exact, tag = (table for table in sentence_tables(Run.open(directory)) if table.name != "bag_of_words")
+    assert (exact.name, exact.total, len(exact.shown)) == ("span_test", 4, 4)
+    assert all(each.truth == each.guess and each.proved for each in exact.shown)
+    assert all(mark is Mark.PLACE for each in exact.shown for mark in each.marks)
+    assert {each.certainty for each in tag.shown} == {"not proved"}
+    page = render(page_of_directory(directory, command="test"))
+    assert "The sentences" in page
+    assert not re.search(r">(MSE|PSNR, dB|SSIM)<", page)
+    said = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["show", str(directory)])
+    assert said.exit_code == 0, said.output
+    assert " ".join(exact.shown[0].truth) in said.output
+    assert "not proved" in said.output
+    assert "MSE" not in said.output
+
+
+def test_words_of_a_page_are_never_html(directory: Path) -> None:
+    bad = "<script>alert(1)</script>"
+    shown = ShownSentence(0, (bad,), (Mark.MISSED,), (bad,))
+    page = replace(
+        page_of_directory(directory, command="test"), sentences=(SentenceTable(name=bad, shown=(shown,), total=1),)
+    )
+    assert bad not in render(page)
+
+
+def test_a_resumed_run_has_nothing_left_and_equal_cells_differ_by_length(directory: Path) -> None:
+    again = run_scenario(scenario_of(SCENARIO), directory, engine=serial, measure=False)
+    assert again.landed == 0
+    longer = {**SCENARIO, "data": {**SCENARIO["data"], "length": 6}}
+    assert {cell.id for cell in scenario_of(longer).cells()}.isdisjoint(
+        cell.id for cell in scenario_of(SCENARIO).cells()
+    )
+
+
+def test_generated_sentences_noise_and_dropout_are_played(tmp_path: Path) -> None:
+    """Masks of dropout are solved for, so that a scenario reports no less than an audit; the informed attacker knows the noise."""
+    told = {
+        **SCENARIO,
+        "data": {"name": "grammar", "length": 5, "words": 60},
+        "model": {"name": "gpt", "width": 32, "heads": 2, "dropout": 0.1},
+        "attacks": ["span_test"],
+        "trials": 1,
+        "baselines": [],
+    }
+    run_scenario(scenario_of(told), tmp_path / "dropout", engine=serial, measure=False)
+    assert scores(Run.open(tmp_path / "dropout"), "span_test")["rouge1"] == 1
+    noisy = {**told, "model": SCENARIO["model"], "defences": [{"name": "gaussian_noise", "sigma": 1e-9}]}
+    assert [cell.axes["knowledge.defence"] for cell in scenario_of(noisy).cells()] == [False, True]
+    assert len(list(scenario_of({**noisy, "attacks": [TAG]}).cells())) == 1  # TAG has no use for the size of noise
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"model": "mlp"}, "mlp is for pictures and tables"),
+        ({"attacks": ["ig"]}, "ig is for pictures and tables: alice_sonnets needs one of bag_of_words, span_test"),
+        ({"data": "digits", "model": "mlp", "attacks": ["tag"]}, "tag is for sentences, digits holds none"),
+        ({"data": "digits", "attacks": ["cpl"]}, "gpt is for sentences, digits holds none"),
+        ({"baselines": ["class_mean"]}, "class_mean does not suit alice_sonnets"),
+        ({"metrics": ["ssim"]}, "sentences always have ROUGE-1"),
+        ({"client": {"on_data": {"policy": "3-1-7"}}}, "on_data is for pictures"),
+        ({"attacks": ["tag"], "knowledge": {"defence": True}}, "tag uses no fact about a defence"),
+        ({"data": {"name": "alice_sonnets", "length": 60}}, "no sentence of 60 words"),
+        ({"data": {"name": "alice_sonnets", "words": 50}}, "DataChoice.words is for grammar"),
+        ({"data": {"name": "digits", "length": 5}}, "DataChoice.length is for sentences"),
+        ({"trials": 900}, "at most"),
+    ],
+)
+def test_what_does_not_suit_sentences_is_refused_in_one_line(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=why):
+        run_scenario(scenario_of({**SCENARIO, **change}), tmp_path / "run", engine=serial, measure=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_halves_that_found_different_numbers_of_sentences_are_joined() -> None:
+    whole = joined(torch.ones(1, 2, 3), torch.ones(2, 4, 3))
+    assert whole.shape == (3, 4, 3)
+    assert whole[0, 2:].eq(-1).all()
+
+
+def test_the_page_knows_every_set_of_sentences() -> None:
+    assert set(TEXT_DATA) == {name for name, source in SOURCES.items() if source.kind == "text"}
+
+
+def test_a_training_has_the_vocabulary_of_its_sentences_and_refuses_networks_of_pictures() -> None:
+    told: dict[str, Any] = {
+        "data": "grammar", "model": {"name": "gpt", "width": 16, "heads": 2}, "weights": "transformer", "rounds": 1,
+        "partition": {"name": "iid", "clients": 4}, "client": {"local": {"epochs": 1}},
+    }  # fmt: skip
+    made = make_objects(training_of(told))
+    assert made.trained.parameters["network.embedding.weight"].shape == (len(made.data.words), 16)
+    with pytest.raises(ScenarioError, match="mlp is for pictures and tables"):
+        make_objects(training_of({**told, "model": "mlp"}))
