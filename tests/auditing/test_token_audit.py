@@ -21,6 +21,7 @@ from leakscope.auditing.result import Audit, headline, labels_words
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
 from leakscope.auditing.tokens import search
+from leakscope.auditing.tokens.audit import UNREAD
 from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.auditing.tokens.search import MASKS
@@ -212,6 +213,46 @@ def test_adapters_leak_after_several_steps_where_the_budget_holds() -> None:
     assert made.text.bag is None
     assert made.text.budget == 12 >= made.text.tokens
     assert made.grade == "F"
+
+
+def test_tokens_in_the_span_are_a_bag_of_words_where_no_later_layer_orders_them() -> None:
+    made = audited(adapt(network(depth=1), rank=6), LocalTraining(epochs=10, rate=1.0), examples=1)
+    assert made.text is not None
+    assert SpanEnd.TOKENS in made.text.ends
+    assert SpanEnd.CLOSEST not in made.text.ends
+    assert made.text.bag is not None
+    assert made.text.bag.n == 4
+    assert made.text.bag.value > made.text.null_bag
+    assert made.grade == "C"
+
+
+def test_a_network_for_one_length_is_audited_too() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[1] != LENGTH:
+                raise RuntimeError(f"{x.shape[1]} places")
+            output: Tensor = self.network(x)
+            return output
+
+    made = audited(Fixed())
+    assert made.text is not None
+    assert set(made.text.ends) == {SpanEnd.CANNOT_RUN}
+    assert made.text.bag is not None
+    assert made.grade == "C"
+
+
+def test_a_network_that_the_span_test_cannot_read_gets_no_good_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakscope.auditing.tokens.audit.search_tokens", lambda *_: search.Searched())  # all to the end
+    module = Recurrent(nn.GRU)
+    module.embedding.requires_grad_(False)
+    made = audited(module)
+    assert made.unfinished == (UNREAD,)
+    assert made.grade == "inconclusive"
+    assert made.failures({"asr": 1.0})
 
 
 def test_fresh_adapters_hide_the_first_gradient_and_get_no_good_grade() -> None:

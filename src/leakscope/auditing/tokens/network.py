@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
-from leakscope.attacks.exact.span_test import span_test
+from leakscope.attacks.exact.embedding_rows import Bag, bag_of_gradient, bag_of_weights
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.types import Knowledge, Observation, Round, Shares
@@ -84,16 +84,26 @@ def read_update(
     """Return what both attacks read off the first round of one client; `known` may hold the size of its noise."""
     first: Round = seen.rounds[0]
     noise = _noise(known)
-    reading = span_test(
-        module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest
-    )
+    try:
+        reading = span_test(
+            module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest
+        )
+    except (IndexError, RuntimeError):  # of a network for one length only
+        reading = SpanReading(SpanEnd.CANNOT_RUN)
     rows = first.sent.get(table.weight)
     if rows is None:
-        return reading, None
+        return reading, bag_of_span(reading)
     likely = table.tied or noise > 0  # every row moved
     if seen.shares is Shares.GRADIENT:
         return reading, bag_of_gradient(rows, tied=likely)
     return reading, bag_of_weights(first.before[table.weight], rows, tied=likely)
+
+
+def bag_of_span(reading: SpanReading) -> Bag | None:
+    """Return the tokens in the first span where the test came no further: a bag of words without the embedding's rows."""
+    if reading.sentences or not reading.candidates:
+        return None
+    return Bag(torch.cat(reading.candidates).unique(), exact=False)
 
 
 def _noise(known: Knowledge) -> float:
