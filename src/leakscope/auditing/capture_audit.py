@@ -128,7 +128,7 @@ def _audited(
         audit = _scored(request, exposure, entries, report, owners)
     else:
         audit = _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
-    return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples))
+    return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples, exposure))
 
 
 def _audited_tokens(
