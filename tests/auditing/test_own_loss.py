@@ -103,7 +103,7 @@ def test_a_batch_counts_what_division_recovers() -> None:
         (nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1)), "does not begin"),
         (
             nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 1)),
-            "0.weight and 0.bias frozen",
+            "0.weight and 0.bias are frozen",
         ),
         (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 1)), "no bias"),
     ],

@@ -195,6 +195,21 @@ def test_tag_and_lamp_run_where_the_exact_attacks_left_the_sentences(monkeypatch
     assert made.grade == "inconclusive"
 
 
+def test_behind_a_frozen_head_the_searches_optimise_labels_and_its_name_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(search, "fitting_iterations", lambda *_: 1)
+    monkeypatch.setattr(search, "TOKEN_ATTACKS", {"tag": tag})
+    module = frozen()
+    module.head.requires_grad_(False)
+    made = audited(module, inputs=sample()[:, :3], examples=6)
+    assert "tag" not in {each.what for each in made.untested}
+    assert "tag ran 1 of 2500 iterations" in made.unfinished
+    (why,) = [each.why for each in made.untested if each.what == "label recovery"]
+    assert "head.weight" in why
+
+
 def test_without_time_the_searches_are_named_as_missing() -> None:
     made = audited(frozen(), inputs=sample()[:, :3], examples=6)
     assert made.grade == "inconclusive"

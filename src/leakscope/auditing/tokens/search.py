@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.labels import JOINT
 from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS, TokenMatching
 from leakscope.auditing.attempts import ENOUGH_SHARE, PROBE_SHARE, SPARE
 from leakscope.auditing.limits import Budget, Pace, first_line
-from leakscope.auditing.suite import Untested
+from leakscope.auditing.suite import Untested, labels_problem
 from leakscope.core.errors import InputError
 from leakscope.core.progress import Reporter
 from leakscope.models.dropout import KeyedDropout
@@ -41,7 +43,8 @@ def search_tokens(
 ) -> Searched:
     """Return what TAG and LAMP recover of all clients in the time left; `score` judges sentences (T x N x L) of an attack."""
     leaks, lines, untested, unfinished = list[TextLeak](), list[str](), list[Untested](), list[str]()
-    makers: dict[str, Callable[..., TokenMatching]] = {**TOKEN_ATTACKS}
+    unread = labels_problem(exposure.model, exposure.knowledge, exposure.observation.shares) is not None
+    makers = {name: partial(make, labels=JOINT) if unread else make for name, make in TOKEN_ATTACKS.items()}
     for number, (name, make) in enumerate(makers.items()):
         most = make().matching.stop.iterations
         seconds = budget.left / (len(TOKEN_ATTACKS) - number)
