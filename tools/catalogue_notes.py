@@ -20,7 +20,7 @@ NOTES: dict[str, dict[str, str]] = {
     "ig_affine": {
         "Equation": "`min over x, A of 1 - cos(grad l(w, A(x), y), g) + tv TV(x)`, with A a 2 x 3 matrix for each picture.",
         "Reference": "After ig_shift; the map is that of Jaderberg et al. 2015, arXiv:1506.02025.",
-        "Works when": "the client rotated, sheared or moved its pictures. More freedom than ig_shift, so more ways to be wrong.",
+        "Works when": "the client rotated, sheared or moved its pictures. It has more freedom than ig_shift, so it can fail in more ways.",
         "Costs": "as ig_shift.",
     },
     "ig_policy": {
@@ -56,7 +56,7 @@ NOTES: dict[str, dict[str, str]] = {
     "spn_aware": {
         "Equation": "`min over x, V, t of ||grad (a1 CE + a2 sum_k max(m - v_k t_k, 0)) - g||^2`, V and t a dummy head and codes.",
         "Reference": f"Beyond the paper; the defence is that of {SPN}.",
-        "Works when": "a private head is known to exist. What is believed of its weight matters little.",
+        "Works when": "a private head is known to exist. The assumed weight matters little.",
         "Costs": "as cpl, with bits x features more unknowns.",
     },
     "spn_head": {

@@ -180,7 +180,7 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield from (f"## {name}", "", " ".join((command.help or "").split()), "")
     yield from ("```text", " ".join([name, *words, *(["[OPTIONS]"] if options else [])]), "```", "")
     if arguments or options:
-        yield from ("| option | is | default |", "|---|---|---|")
+        yield from ("| option | meaning | default |", "|---|---|---|")
     for one in (*arguments, *options):
         spelled = str(one.name).upper() if one in arguments else ", ".join([*one.opts, *one.secondary_opts])
         yield f"| `{spelled}` | {cell(getattr(one, 'help', None) or '')} | {_default(one)} |"

@@ -40,8 +40,8 @@ EXPLANATION = (
     "the model and nothing of the batch but its size."
 )
 LIMITS = (
-    "One batch, one set of weights, one attack with capped steps: a picture that did not come back here is not thereby safe, "
-    "and a trained model may leak less or more than a fresh one."
+    "One batch, one set of weights, one attack with capped steps: a picture that was not recovered may not be safe, "
+    "and a trained model may leak less or more than an untrained one."
 )
 
 

@@ -96,7 +96,10 @@ def _within(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterator
             )
             about, seen = f"{check.measure}: {who}, within", math.isfinite(low) and math.isfinite(high)
             holds, beyond = -most <= low and high <= most, low > most or high < -most
-            words = f"{who or 'here'}: {estimate.value:.4g} [{low:.4g}, {high:.4g}] against {-most:.4g} to {most:.4g}"
+            words = (
+                f"{who}: " * bool(who)
+                + f"{estimate.value:.4g} [{low:.4g}, {high:.4g}] against {-most:.4g} to {most:.4g}"
+            )
             yield Case(words, seen and holds, holds or beyond, about=about, seen=seen)
 
 
@@ -140,8 +143,10 @@ def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, agai
     even = relation(theirs.value, theirs.value) and mine.value == theirs.value
     bounded = not math.isnan(mine.low) or not math.isnan(theirs.low)
     apart = _low(mine) > _high(theirs) or _low(theirs) > _high(mine)
-    words = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (
-        f" ({margin}{against})" if against else ""
+    words = (
+        f"{who}: " * bool(who)
+        + f"{mine.value:.4g} against {theirs.value:.4g}"
+        + (f" ({margin}{against})" if against else "")
     )
     return Case(words, relation(mine.value, theirs.value), apart and bounded, bounded, about, even=even)
 

@@ -53,7 +53,7 @@ class Finding:
         words = [self._counts(held), beyond if any(case.bounded for case in self.cases) else "none has an interval"]
         even = sum(case.even for case in self.cases)
         words += [f"{even} at the bound itself"] if even and any(case.bounded for case in self.cases) else []
-        words += [f"{self.unseen} more could not be compared for want of a number"] if self.unseen else []
+        words += [f"{self.unseen} more have no number to compare"] if self.unseen else []
         words += [f"{self.unlike} more are over different attacks and were not compared"] if self.unlike else []
         words += [] if self.whole or self.planned > len(self.cases) else ["the rest of the claim was not measured"]
         likely = f"; likely because {self.claim.likely}" if self.claim.likely and self.word in (PARTLY, FAILS) else ""

@@ -39,7 +39,7 @@ FLOOR = (
     "by convergence the attack fails and by content it succeeds: noise and dropped coordinates give the gradient distance a floor "
     "above the threshold"
 )
-TRIVIAL = "the attack converges and the picture is not recovered: a distance under the threshold does not pin the inputs down here"
+TRIVIAL = "the attack converges but does not recover the picture: a distance under the threshold does not determine the inputs"
 Key: TypeAlias = tuple[tuple[str, str], ...]
 
 

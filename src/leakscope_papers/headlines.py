@@ -31,11 +31,11 @@ from leakscope_papers.results import Result
 from leakscope_papers.scales import scale_of
 
 HOW = (
-    "Rates and means have 95 % intervals in brackets. *agrees*: the printed number is in the interval. *close*: within 5 points for a "
-    "rate, 0.02 for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest. *higher*, *lower*: our number is. "
-    f"*Too few to say*, not counted: a number over fewer than {LEAST} successes, or a printed number in an interval more than {WIDE} times "
-    "as wide as *close* (an MSE: down to 0). Iterations are over attacks that converged, and so are SSIM and MSE if any converged. "
-    "A claim *holds, undecided at this n* if all our values agree with it and the intervals overlap in every case."
+    "Brackets are 95 % intervals. *agrees*: the printed number is in the interval. *close*: within 5 points for a rate, 0.02 for SSIM "
+    "and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest. *higher*, *lower*: our number is. *Too few to say*, not "
+    f"counted: fewer than {LEAST} successes, or an interval around the printed number more than {WIDE} times as wide as *close* (an MSE: "
+    "down to 0). Iterations are over attacks that converged, and so are SSIM and MSE if any converged. *Holds, undecided at this n*: "
+    "all our values agree with the claim and the intervals overlap in every case."
 )
 NOTHING = "The paper prints no number that we measured; see the claims."
 EQUAL_READINGS = "The readings cannot be distinguished."

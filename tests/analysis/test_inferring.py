@@ -228,5 +228,5 @@ def test_a_network_that_tells_inputs_apart_gives_no_labels() -> None:
     made = trained(module, *client(1, 4))
     assert made.labels is None
     assert made.rate_times_steps.value is None
-    assert "tells inputs apart" in made.labels_why
+    assert "distinguishes inputs" in made.labels_why
     assert made.samples.value == 4  # the rank does not care

@@ -45,6 +45,7 @@ def test_a_copy_of_the_transformed_picture_is_told_though_it_is_far_from_the_pri
     assert best is not None
     assert (best.name, best.recovered.value, best.recovered.n) == ("analytic", 1.0, 4)
     assert "analytic recovered 4" in best.words
+    assert made.grade == "F"
     graded = replace(made, grade="B")
     for text in (str(graded), page_of_audit(graded, command="x").explanation):
         assert best.words.lower() in text.lower()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.batch_statistics import BatchStatistics
 from leakscope.attacks.null import guessed
-from leakscope.auditing import Target, audit_target, suite
+from leakscope.auditing import Target, attack_runs, audit_target, suite
 from leakscope.auditing.advice import advise
 from leakscope.auditing.attack_runs import (
     Suite,
@@ -88,6 +88,29 @@ def test_a_leak_that_was_found_stands_and_passes_no_gate(world: Exposure, hits: 
     assert made.grade is wanted
     assert len(made.failures(GATE)) == 1
     assert made.failures({}) == []
+
+
+@pytest.mark.parametrize(("diverged", "broken"), [(1, False), (2, True), (4, True)])
+def test_an_attack_that_diverged_on_half_of_the_clients_has_failed(
+    world: Exposure, diverged: int, broken: bool
+) -> None:
+    run = judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name="cpl")
+    ends = torch.full_like(run.reconstruction.outcome, int(Outcome.CONVERGED))
+    ends[:diverged] = int(Outcome.DIVERGED)
+    steps = torch.full_like(run.reconstruction.evaluations, 40)
+    attempt = Attempt[Any](Entry("cpl", lambda _: None, 300), world.trials)  # type: ignore[arg-type, return-value]
+    attempt.take(replace(run, reconstruction=replace(run.reconstruction, outcome=ends, evaluations=steps)), None)
+    assert attempt.broken is broken
+
+
+def test_label_recovery_that_breaks_supports_no_good_grade(world: Exposure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> Tensor:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(attack_runs, "LABEL_RULES", dict.fromkeys(attack_runs.LABEL_RULES, out_of_memory))
+    made = judged(world, 0)
+    assert made.grade is Grade.INCONCLUSIVE
+    assert made.failures(GATE)
 
 
 def test_the_headline_tells_iterations_minutes_and_labels(world: Exposure) -> None:

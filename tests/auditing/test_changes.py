@@ -91,6 +91,20 @@ def test_other_clients_are_compared_by_their_intervals(hits: int, finding: Findi
     assert find(run, control, whole=True, knows=True) is finding
 
 
+def test_a_remedy_meets_every_exact_attack() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    images = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    several = make_subject(Target(model=model, inputs=images, labels=torch.arange(64) % 10, examples=8))
+    trial = Trial(several, 2, 0)
+    made = make_candidate(trial, "none", "1", LargerBatch(1), "cpl", start_budget(1.0))
+    assert {"analytic", "peeling"} <= {run.name for run in made.exact}
+    peeling = next(run for run in made.exact if run.name == "peeling")
+    run = result_of(made.case.exposure.batch, 0)
+    tested = advice._tested(made, run, advice.Control("cpl", run, 1, 1), None)
+    assert tested.run.summary.content.value >= peeling.summary.content.value
+
+
 @pytest.mark.slow
 def test_an_audit_tries_the_changes_and_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[tuple[str, str, Change]] = [("summed", "4", Aggregate(4)), ("steps", "4", MoreSteps(4))]

@@ -119,6 +119,12 @@ def test_an_attack_of_ones_own_that_fails_is_named(error: Exception, grade: Grad
     assert made.grade is (grade or audited(None).grade)
 
 
+@pytest.mark.parametrize("name", ["cpa", "feature_inversion"])
+def test_exact_attacks_can_be_chosen(name: str) -> None:
+    reasons = {item.what: item.why for item in audited([name]).untested}
+    assert "iteration" not in reasons.get(name, "")
+
+
 def test_names_of_the_catalogue_and_attacks_that_cannot_work_here() -> None:
     made = audited(["idlg", "analytic", "sme", "cpl", "ig", "feature_inversion"])
     assert "idlg" not in [item.what for item in made.untested if item.left_out]

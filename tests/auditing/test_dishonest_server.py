@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakscope import audit, load
-from leakscope.auditing import Audit
+from leakscope.auditing import Audit, dishonest_server
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError
@@ -50,6 +50,17 @@ def test_a_malicious_server_has_a_grade_of_its_own_on_all_outputs() -> None:
     assert "Data-Enhanced Manipulator" in found.words
     assert any("imprint, inserted" in line for line in found.lines)
     assert any("dishonest" in line for line in result.failures({"asr": 0.05}))
+
+
+def test_no_gate_is_passed_by_a_manipulation_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(dishonest_server, "expose_manipulated", out_of_memory)
+    result = audited()
+    assert result.dishonest is not None
+    assert "imprint, inserted failed" in result.dishonest.unfinished
+    assert any("imprint, inserted failed" in line for line in result.failures({"asr": 1.0}))
 
 
 def test_the_clients_of_a_sum_are_separated_by_loki() -> None:

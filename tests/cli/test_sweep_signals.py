@@ -96,7 +96,7 @@ def workers_of(driver: int) -> list[int]:
 def way_on(stderr: str) -> list[str]:
     """Return the words of the command that a stopped run says to go on with."""
     line = stderr.splitlines()[-1]
-    words = shlex.split(line.partition("go on with: ")[2])
+    words = shlex.split(line.partition("continue with: ")[2])
     assert words[:2] == ["leakscope", "run"], stderr
     return words[1:]
 

@@ -167,7 +167,7 @@ cluster.shutdown()
     assert script(tmp_path, body).communicate(timeout=240)[0].splitlines()[-1] == "True 2"
 
 
-def written_number(folder: Path, seconds: float = 60) -> int:
+def written_number(folder: Path, seconds: float = 180) -> int:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for path in folder.glob("victim-*"):

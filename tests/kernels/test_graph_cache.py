@@ -186,11 +186,11 @@ def test_what_writes_into_a_row_of_all_lanes_gets_memory_of_its_own() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPU needs a C++ compiler")
 def test_compiled_local_steps_have_the_gradient_of_native_ones() -> None:
-    local = LocalTraining(epochs=2, batch_size=2, rate=0.1)
-    w = world(3, name="mlp", shape=(1, 8, 8), samples=4, local=local, labels=True, dtype=torch.float64)
+    local = LocalTraining(epochs=1, batch_size=2, rate=0.1)
+    w = world(2, name="mlp", shape=(1, 8, 8), samples=4, local=local, labels=True, dtype=torch.float64)
     attack = replace(dlg(), simulate=LocalSteps(), labels="known")
     made, _ = attack.prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
-    zero = torch.zeros(3, dtype=torch.int64)
+    zero = torch.zeros(2, dtype=torch.int64)
     native, compiled = (
         Evaluator(w.model, made.unknowns, made.facts, form)(made.unknowns, zero) for form in ("native", "compiled")
     )

@@ -58,6 +58,26 @@ def test_scores_by_mse_pairing_even_where_another_pairing_has_better_ssim() -> N
     assert float(found.ssim.mean()) < float(ssim(truth, guess).mean())
 
 
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10_000), within=st.floats(0.01, 0.3))
+def test_with_a_limit_as_many_pairs_as_possible_are_within_it(seed: int, within: float) -> None:
+    truth, guess = pictures(seed, 2, 4, 2), pictures(seed + 1, 2, 4, 2)
+    pairing = score(truth, labels(seed, 2, 4), guess, None, within=within).pairing
+    for t in range(2):
+        errors = [mse(truth[t], guess[t, list(order)]) for order in itertools.permutations(range(4))]
+        best = min((-int((error <= within).sum()), float(error.sum())) for error in errors)
+        paired = mse(truth[t], guess[t, pairing[t]])
+        assert -int((paired <= within).sum()) == best[0]
+        assert_close(paired.sum(), torch.tensor(best[1], dtype=torch.float64))
+
+
+def test_a_bad_guess_does_not_displace_an_exact_one() -> None:
+    truth, guess = torch.tensor([[[0.3], [0.6]]]), torch.tensor([[[0.3], [0.0]]])
+    y = torch.zeros(1, 2).long()
+    assert score(truth, y, guess, None).pairing.tolist() == [[1, 0]]
+    assert score(truth, y, guess, None, within=0.01).pairing.tolist() == [[0, 1]]
+
+
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 10_000))
 def test_the_order_of_the_guesses_does_not_matter(seed: int) -> None:

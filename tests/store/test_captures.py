@@ -95,7 +95,7 @@ def test_a_writer_that_dies_leaves_no_capture(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="disk full"):
         write_capture(tmp_path, capture())
     monkeypatch.undo()
-    with pytest.raises(InputError, match="holds no capture"):
+    with pytest.raises(InputError, match="contains no capture"):
         list_captures(tmp_path)
     write_capture(tmp_path, capture())
     same(read_captures(tmp_path)[0], capture())
@@ -398,7 +398,7 @@ def test_the_disk_is_never_filled_beyond_its_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [{"sent": {"x": torch.tensor([float("nan")])}}, {"sent": {}}, {"client": "../.."}])
 def test_what_cannot_be_recorded_is_counted_and_never_raised(tmp_path: Path, bad: dict[str, Any]) -> None:
     recorder = Recorder(Recording(directory=tmp_path))
-    with pytest.warns(UserWarning, match="training goes on"):
+    with pytest.warns(UserWarning, match="training continues"):
         assert not recorder.record(capture(**{"before": {"x": torch.zeros(1)}} | bad))
     assert recorder.record(capture())
     assert recorder.left_out.total() == 1
@@ -408,7 +408,7 @@ def test_what_cannot_be_recorded_is_counted_and_never_raised(tmp_path: Path, bad
 def test_a_directory_that_cannot_be_written_does_not_stop_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     recorder = Recorder(Recording(directory=tmp_path / "file" / "below"))
-    with pytest.warns(UserWarning, match="training goes on"):
+    with pytest.warns(UserWarning, match="training continues"):
         assert not recorder.record(capture())
 
 

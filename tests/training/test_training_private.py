@@ -244,7 +244,7 @@ def test_kept_heads_are_gone_on_with_only_when_asked_to_keep_them(tmp_path: Path
     (tmp_path / "cut" / "private").rename(
         tmp_path / "copy" / "private"
     )  # its state is gone: a training from the beginning
-    with pytest.raises(InputError, match="holds private heads"):
+    with pytest.raises(InputError, match="contains private heads"):
         run_training(training_of(told), tmp_path / "copy")
     (tmp_path / "copy" / "private").rename(tmp_path / "cut" / "private")
     run_training(training_of(told), tmp_path / "cut", keep_private=True)

@@ -42,7 +42,7 @@ ROOM = 0.85  # of the full rank; units active for the same few examples keep it 
 ADAM_SPREAD = 0.02
 SPREAD = 0.1  # mean distance of predictions from their mean (half the sum over classes); fresh networks have 0.03
 TRAINED_NETWORK = (
-    "the network already tells inputs apart, so its mean prediction on others says little about the client's"
+    "the network already distinguishes inputs, so its mean prediction on others says little about the client's"
 )
 COUNTER = "num_batches_tracked"
 UNMOVED = "the last bias did not move, or not by a number"

@@ -175,13 +175,13 @@ class Matching:
         if local is None:
             if compares_lengths(self.objective):
                 raise InputError(
-                    f"{self.name} compares lengths, and without the rate (Knowledge.local) a change of weights has not that of a "
-                    "gradient: tell the local training, or use an attack that compares directions (ig, sme)"
+                    f"{self.name} compares lengths, but without the rate (Knowledge.local) the length of a weight change "
+                    "does not give the gradient's: pass the local training, or use an attack that compares directions (ig, sme)"
                 )
             return observation
         if local.optimiser == "adam" and compares_lengths(self.objective):
             raise InputError(
-                f"{self.name} compares lengths, and after Adam the length of an update says nothing about the gradient's: use "
+                f"{self.name} compares lengths, but after Adam the length of an update does not give the gradient's: use "
                 "an attack that compares directions (ig_update, sme), or simulate the steps (dlfa)"
             )
         return to_gradient(observation, local.length(sizes_of(knowledge, observation.trials)))
@@ -213,7 +213,7 @@ class Matching:
         for name, rule in self.rules.items():
             if name not in unknowns:
                 raise InputError(
-                    f"Matching.rules names {name!r}, which is no unknown of this attack: {', '.join(unknowns)}"
+                    f"Matching.rules names {name!r}, which is not an unknown of this attack: {', '.join(unknowns)}"
                 )
             if rule.project is not None:
                 unknowns[name] = rule.project(unknowns[name], facts.knowledge)
@@ -248,7 +248,7 @@ class Matching:
             targets = lift(lambda u, k: targets_of(u, k, k.classes))(ended.unknowns, knowledge)
             labels = torch.zeros(targets.shape[:2], dtype=torch.int64)
         if labels is None:
-            raise RuntimeError("an attack must end with labels: known, read off the update, or optimised")
+            raise RuntimeError("an attack must end with labels: known, inferred from the update, or optimised")
         return Reconstruction(
             inputs=picture(unknowns[GUESS]),
             labels=labels,

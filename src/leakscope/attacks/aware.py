@@ -184,7 +184,7 @@ def _with_steps(simulate: Simulator) -> Simulator:
         return LocalSteps()
     inner = getattr(simulate, "inner", None)
     if inner is None:
-        raise InputError(f"{type(simulate).__name__} holds no OneGradient whose place local steps could take")
+        raise InputError(f"{type(simulate).__name__} contains no OneGradient that local steps could replace")
     wrapper: Simulator = simulate
     replaced: Simulator = replace(wrapper, inner=_with_steps(inner))  # type: ignore[type-var]
     return replaced

@@ -64,7 +64,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Cocktail:
-    """Unmix the inputs of a first dense layer, with or without a bias, behind any activation; at most `iterations` steps of Adam.
+    """Unmix the inputs of a first dense layer, with or without a bias and with any activation; at most `iterations` steps of Adam.
 
     A trial is converged if the loss stopped falling, and proved if the sources lead to a batch that the update certifies (`newton.py`;
     not without a bias). The mismatch is that loss: the lower, the more the sources look like inputs.
@@ -205,7 +205,7 @@ def cpa(*, iterations: int = 4000, decorrelation: float = 1.5, tv: float = 3.0) 
 
     Equation: `min over U of -negentropy(U Z) + decorrelation mean (exp(10 |cos(u_i, u_j)|) - 1) + tv TV(U Z)`, Z the whitened gradient.
     Reference: Kariyappa et al. 2023, Cocktail party attack, arXiv:2209.05578.
-    Works when: a first dense layer behind which no unit is silent (tanh, GELU), with more units than samples; also without a bias.
+    Works when: a first dense layer whose units are never silent (tanh, GELU), with more units than samples; also without a bias.
     Costs: at most 4000 steps on a matrix of samples x samples, then up to 40 Gauss-Newton steps that may make the batch exact.
     """
     return Cocktail(iterations=iterations, decorrelation=decorrelation, tv=tv)

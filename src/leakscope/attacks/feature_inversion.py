@@ -81,7 +81,7 @@ class FeatureMatch:
 
 @dataclass(frozen=True, slots=True)
 class FeatureInversion:
-    """Read the inputs of the first dense layer behind others, then run `base` with `FeatureMatch` as its objective.
+    """Recover the inputs of the first dense layer after other layers, then run `base` with `FeatureMatch` as its objective.
 
     `learned["proved_features"]` is the share of samples whose features the update certifies, hence their labels; the images are
     searched and never proved. Features that are not certified are quotients: those of one sample where a unit has it alone.
@@ -101,8 +101,8 @@ class FeatureInversion:
         layer = feature_layer(model)
         if layer is None:
             raise InputError(
-                f"{self.name} needs a trained dense layer with a bias behind others, from whose input alone the output of "
-                f"{model.name!r} follows: use ig, or peeling where the first layer is dense"
+                f"{self.name} needs a trained dense layer with a bias after other layers, whose input determines the output of "
+                f"{model.name!r}: use ig, or peeling where the first layer is dense"
             )
         first = replace(observation, rounds=observation.rounds[:1])  # other weights make other features
         if not bool(direction(first.rounds[0], first.shares)[layer.weight].any()):
@@ -120,7 +120,7 @@ class FeatureInversion:
 def feature_inversion(
     *, draws: int = 2**10, gradient: float = 0.0, **settings: Unpack[AdamSettings]
 ) -> FeatureInversion:
-    """Images from the features of the first dense layer behind convolutions: read them exactly, then invert them.
+    """Recover the features of the first dense layer after convolutions exactly, then invert them to images.
 
     `draws` is that of peeling; `gradient` weighs 1 - cosine of the updates beside the features.
 

@@ -164,11 +164,11 @@ class KnownPolicy:
     ) -> Reconstruction:
         """Return the reconstruction of every trial."""
         if knowledge.policies is None:
-            raise InputError(f"{self.name} needs Knowledge.policies: tell the attacker of the client's defences")
-        if len(observation.rounds) > 1:
             raise InputError(
-                f"{self.name} looks through one round: a client draws its transformations anew in every round"
+                f"{self.name} needs Knowledge.policies: add the client's defences by knowledge_of_defences"
             )
+        if len(observation.rounds) > 1:
+            raise InputError(f"{self.name} supports one round: a client draws new transformations in every round")
         if not knowledge.policies:
             return self.base.run(model, observation, knowledge, seeds, execution)
         tried = ways(knowledge.policies, knowledge.samples)

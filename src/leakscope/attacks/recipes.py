@@ -48,7 +48,7 @@ def dlg(**settings: Unpack[LBFGSSettings]) -> Matching:
 
 @settings_of(lbfgs_attack, start=Normal(), labels="idlg")
 def idlg(**settings: Unpack[LBFGSSettings]) -> Matching:
-    """Improved DLG (Zhao et al. 2020): the label is read off the gradient, then only the image is optimised.
+    """Improved DLG (Zhao et al. 2020): the label is inferred from the gradient, then only the image is optimised.
 
     Equation: `y = argmin_k dL/db_k`, then `min over x of ||grad l(w, x, y) - g||^2`.
     Reference: Zhao, Mopuri and Bilen 2020, iDLG, arXiv:2001.02610.
@@ -83,7 +83,7 @@ def ig(*, bn: float = 0.0, position: float = 0.0, **settings: Unpack[AdamSetting
 
     Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
     Reference: Geiping et al. 2020, Inverting gradients, arXiv:2003.14053, Eq. 4.
-    Works when: images, deep and trained networks, several examples; invariant to the length of an update, hence to clipping.
+    Works when: images, deep and trained networks, several examples; invariant to the length of an update, so also to clipping.
     Costs: 4800 evaluations with a second derivative.
     """
     if not position >= 0:
@@ -124,7 +124,7 @@ def analytic(*, threshold: float = 1e-3) -> Analytic:
     Equation: `x = dL/dW_k / dL/db_k` for every unit k of the first layer; units weighted by `(dL/db_k)^2`.
     Reference: Aono et al. 2017; Phong et al. 2018, Privacy-preserving deep learning via additively homomorphic encryption.
     Works when: the first layer is dense with a bias; exact for one example. For more, only units that one example activates.
-    Costs: one division per unit, negligible beside any other attack.
+    Costs: one division per unit, negligible compared with any other attack.
     """
     return Analytic(threshold=threshold)
 
@@ -136,7 +136,7 @@ def peeling(*, draws: int = 2**10) -> Peeling:
 
     Equation: `x = G_j / h_j` is a sample of label l if `h_j = c dL(x, l)/dz_j` on every unit j that gives x; then `G -= c dL/dz x^T`.
     Reference: Shariati and Alambardar Meybodi 2026, Cascading gradient inversion via LT-code inspired peeling.
-    Works when: one gradient of a network that begins with a dense layer and zeros behind it; up to a batch of about the units / 10.
+    Works when: one gradient of a network that begins with a dense layer with ReLU; up to a batch of about the units / 10.
     Costs: a forward pass and one backward pass per class for every unit and round, in float64.
     """
     return Peeling(draws=draws)

@@ -30,7 +30,7 @@ def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
     if LABEL in unknowns:
         return torch.softmax(unknowns[LABEL], dim=-1)
     if knowledge.labels is None:
-        raise InputError("this attack needs labels: tell it (Knowledge.labels), give it a label rule, or optimise them")
+        raise InputError("this attack needs labels: set Knowledge.labels, give it a label rule, or optimise them")
     return one_hot(knowledge.labels, classes, unknowns[GUESS].dtype)
 
 
@@ -40,7 +40,7 @@ def weights_of(model: Model, seen: Round) -> Tree:
     if missing:
         raise InputError(
             f"model {model.name!r} keeps {', '.join(missing)} private: the attacker cannot run it; use a simulator that "
-            "makes up the missing weights"
+            "estimates the missing weights"
         )
     return seen.before
 

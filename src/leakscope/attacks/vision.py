@@ -35,7 +35,7 @@ def with_statistics(attack: Matching, weight: float) -> Matching:
 
 @settings_of(adam_attack, without=("signed", "decay"), start=Patterned(4), tv=0.1, iterations=24_000)
 def modern(*, features: float = 0.1, bn: float = 0.0, **settings: Unpack[AdamSettings]) -> Matching:
-    """IG with later settings (breaching): soft sign, cosine decay, opponent total variation, features read off the head.
+    """IG with later settings (breaching): soft sign, cosine decay, opponent total variation, features inferred from the head.
 
     `features` weighs the prior on the head's input, `bn` the one on batch norm's statistics.
 

@@ -41,7 +41,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class HeadFeatures:
-    """`weight * mean (f(x_i) - f_c)^2` over real examples i of class c, with `f_c = dL/dW_c / dL/db_c` read off the head.
+    """`weight * mean (f(x_i) - f_c)^2` over real examples i of class c, with `f_c = dL/dW_c / dL/db_c` inferred from the head.
 
     f is the head's input. `f_c` is the mean feature of a class weighted by p - 1, almost exact for one example a class (breaching's
     prior `features`). Classes without a gradient are left out; 0 without a head with a bias. Needs the simulator `Watched`.

@@ -166,7 +166,7 @@ def _candidates(
             skipped.append((f"{name} ({strength})", LATE))
             continue
         try:
-            candidates.append(make_candidate(trial, name, strength, defence, attack))
+            candidates.append(make_candidate(trial, name, strength, defence, attack, budget))
         except InputError as error:
             skipped.append((f"{name} ({strength})", str(error)))
     return candidates, skipped
@@ -217,9 +217,10 @@ def _control(hearing: Hearing, run: AttackResult, iterations: int) -> Control:
 
 
 def _tested(candidate: Candidate, run: AttackResult, control: Control, course: Course | str | None) -> Remedy:
-    """Return the result of a remedy against the informed attacker and, where the first layer allows it, the analytic attack."""
-    runs = [run] if candidate.divided is None else [run, candidate.divided]
-    worst = max(runs, key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value))
+    """Return the result of a remedy against the informed attacker and the attacks without iterations."""
+    worst = max(
+        (run, *candidate.exact), key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value)
+    )
     finding = find(worst, control.run, whole=control.whole, knows=candidate.knows)
     if not control.enough:
         finding = Finding.SHORT

@@ -139,7 +139,7 @@ def check_updates(exposure: Exposure) -> None:
     inputs = exposure.batch.inputs
     differ = bool((inputs != inputs[:1]).any())
     if differ and all(torch.equal(value, value[:1].expand_as(value)) for value in values):
-        raise UntestedError("the updates are the same for clients with different data: they say nothing of it")
+        raise UntestedError("the updates are the same for clients with different data: they contain nothing about it")
 
 
 def run_with(
@@ -294,7 +294,7 @@ def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReadin
             if budget is not None and budget.used - began > max(LONG, budget.left):
                 break
     except (InputError, RuntimeError) as error:
-        return Untested("label recovery", first_line(error))
+        return Untested("label recovery", first_line(error), failed=not isinstance(error, InputError))
     guess = torch.cat(guesses)
     truth, mask = exposure.batch.labels[: len(guess)], exposure.batch.mask[: len(guess)]
     blind = expected_overlap(truth, mask, knowledge.classes)

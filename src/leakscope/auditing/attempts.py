@@ -38,7 +38,7 @@ PASSES = 3
 # change from a good to a bad grade was seen at 1/8; this leaves a factor of two (docs/reference/audit.md).
 ENOUGH_SHARE = 1 / 4
 V = TypeVar("V", "AttackResult", "UnscoredRun")
-MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
+MEANING = "the time ended these attacks early; more minutes may recover more"
 
 
 class CutShort(NamedTuple):
@@ -84,8 +84,7 @@ def find_cut(
 
 def find_cut_of(run: AttackResult, most: int | None) -> CutShort | None:
     """Return how a scored attack was cut short; None if it was not, or if it recovered everything anyway."""
-    done = (run.recovered | ~run.scores.scored).all(1)
-    return find_cut(run.name, run.reconstruction, most, done)
+    return find_cut(run.name, run.reconstruction, most, run.all_recovered)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +209,8 @@ class Attempt(Generic[V]):
         diverged = ends.outcome == Outcome.DIVERGED
         idle = bool(((ends.outcome == Outcome.STALLED) | diverged).all())
         if not idle or int(ends.evaluations.max()) > 1:
-            self.broken = bool(diverged.all())  # what it did not recover says little
+            done = result.all_recovered if isinstance(result, AttackResult) else torch.zeros_like(diverged)
+            self.broken = 2 * int((diverged & ~done).sum()) >= len(diverged)  # what it did not recover says little
             return
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"

@@ -98,7 +98,7 @@ def _maker(recipe: Recipe, exposure: Exposure, informed: Knowledge | None) -> Ca
     known = inspect.signature(recipe).parameters
 
     def make(iterations: int) -> Attack:
-        given = {"iterations": iterations, **settings}
+        given = ({"iterations": iterations} if iterations else {}) | settings  # an exact attack has 0
         attack = recipe(**{key: value for key, value in given.items() if key in known})
         if not isinstance(attack, Matching):
             return attack

@@ -246,4 +246,4 @@ def _check_mean(function: Function, output: Tensor, targets: Tensor) -> None:
     """Refuse a loss that is no mean over examples: the last batch of a client is smaller, and is computed example by example."""
     alone = [function(o[None], t[None]).mean() for o, t in zip(output, targets, strict=True)]
     if not torch.allclose(torch.stack(alone).mean(), function(output, targets).mean(), rtol=1e-3):
-        raise InputError("client.batch_size must divide examples: the loss is no mean over examples")
+        raise InputError("client.batch_size must divide examples: the loss is not a mean over examples")

@@ -35,8 +35,8 @@ from leakscope.servers.trap_weights import TrapWeights
 
 BINS = 4  # of an inserted layer, for each example behind an update
 FEWEST_BINS = 64
-NOT_BUILT = Untested("SEER", "a decoder trained together with the network; it is not built")
-ONE_EXAMPLE = "one example behind an update is alone already"
+NOT_BUILT = Untested("SEER", "a decoder trained together with the network, which is not implemented")
+ONE_EXAMPLE = "an update of one example needs no manipulation"
 ONE_CLIENT = "it separates the clients of a sum, and this server sees single clients"
 
 
@@ -51,7 +51,7 @@ def read_server(word: str) -> Server:
     """Return the server that a user names."""
     if word == "honest":
         raise InputError(
-            "an honest server reads no updates, so there is nothing to attack: `leakscope inspect` shows what updates give away, an audit "
+            "an honest server reads no updates, so there is nothing to attack: `leakscope inspect` shows what updates reveal, an audit "
             "takes curious or malicious"
         )
     try:
@@ -74,6 +74,7 @@ class Dishonest:
     public: int
     threat_model: ThreatModel
     text: tuple[str, ...] = ()  # what came back of sentences, a line each manipulation
+    unfinished: tuple[str, ...] = ()  # manipulations that were cut short or failed: no gate is passed
 
     __repr__ = short_repr
 
@@ -110,7 +111,7 @@ def play_dishonest(
 ) -> Dishonest:
     """Return what each manipulation gets from the clients of an exposure; `public` are examples that none of them holds."""
     entries, untested = planned_manipulations(subject, public[1])
-    runs, short, unfinished = list[AttackResult](), list[CutShort](), [f"{NOT_BUILT.what} is not built"]
+    runs, short, unfinished = list[AttackResult](), list[CutShort](), list[str]()
     if len(public[0]) < LEAST_PUBLIC:
         why = f"the sample has {len(public[0])} examples that no client holds, and the server needs {LEAST_PUBLIC} as public ones"
         untested += [Untested(entry.name, why) for entry in entries]
@@ -128,13 +129,14 @@ def play_dishonest(
             seen = expose_manipulated(*given)
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(entry.name, first_line(error)))
+            unfinished += [f"{entry.name} failed"] if not isinstance(error, InputError) else []
             continue
         done = run_entries(seen, [Attempt(entry, exposure.trials)], within, report)
         runs, short, untested = [*runs, *done.runs], [*short, *done.short], [*untested, *done.untested]
         unfinished += [line for line in done.unfinished if entry.most is not None or done.broken]
     worst = worst_run(runs, nulls)
     return Dishonest(
-        grade=grade(runs, nulls, None, unfinished=unfinished) if runs else Grade.UNTESTED,
+        grade=grade(runs, nulls, None, unfinished=[f"{NOT_BUILT.what} is not built"]) if runs else Grade.UNTESTED,
         measures=measure(runs, nulls, None),
         runs=tuple(runs),
         worst="" if worst is None else worst.name,
@@ -143,6 +145,7 @@ def play_dishonest(
         short=tuple(short),
         public=len(public[0]),
         threat_model=threat_model_of(local=True, public=True, manipulates=True),
+        unfinished=tuple(unfinished),
     )
 
 

@@ -37,7 +37,7 @@ EXAMPLES = 2  # of the one forward pass: batch norm in train mode needs two
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inspection:
-    """What a model's updates show before any attack: a line a topic, and the rank analysis of each layer."""
+    """What a model's updates reveal without an attack: one line per topic, and the rank analysis of each layer."""
 
     name: str
     batch: int
@@ -86,7 +86,7 @@ def inspect(
     inputs: Tensor | None = None,
     sends_buffers: bool | None = None,
 ) -> Inspection:
-    """Return what updates of a model show before any attack: one forward pass, no gradient.
+    """Return what updates of a model reveal without an attack, from one forward pass without gradients.
 
     `batch` is the number of examples behind one update. `input_shape` is the shape of ONE input; `inputs`, a sample as the model takes it,
     replaces it and lets the line on units count. `sends_buffers` says whether clients send batch-norm buffers with their update (None:

@@ -46,7 +46,7 @@ class Candidate:
 
     name: str
     strength: str
-    divided: AttackResult | None  # result of the analytic attack; None: not applicable
+    exact: tuple[AttackResult, ...]  # results of the attacks without iterations
     defence: Defence | Change
     case: Case
     knows: bool  # whether the attack knows the defence
@@ -73,8 +73,10 @@ def control_case(trial: Trial, attack: str) -> Case:
     return Case(exposure, entry_of(exposure, attack))
 
 
-def make_candidate(trial: Trial, name: str, strength: str, defence: Defence | Change, attack: str) -> Candidate:
-    """Return the clients with a remedy; the analytic attack, where the first layer allows it, is run at once."""
+def make_candidate(
+    trial: Trial, name: str, strength: str, defence: Defence | Change, attack: str, budget: Budget | None = None
+) -> Candidate:
+    """Return the clients with a remedy; the attacks without iterations are run at once."""
     subject = trial.subject
     if isinstance(defence, Change):
         changed = defence.apply(subject)
@@ -88,10 +90,20 @@ def make_candidate(trial: Trial, name: str, strength: str, defence: Defence | Ch
     if isinstance(defence, Change) and defence.simulates_steps:
         entry = replace(entry, make=partial(_simulating, entry.make, exposure.known(informed=entry.informed)))
     case = Case(exposure, entry, f"{name} ({strength})")
-    divided = [run_with(exposure, each, 0) for each in plan_exposure(exposure)[0] if each.most is None]
+    exact = tuple(
+        run for each in plan_exposure(exposure)[0] if each.most is None for run in _exact(exposure, each, budget)
+    )
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     knows = isinstance(defence, Change) or bool(revealed((defence,), update))
-    return Candidate(name, strength, divided[0] if divided else None, defence, case, knows)
+    return Candidate(name, strength, exact, defence, case, knows)
+
+
+def _exact(exposure: Exposure, entry: Entry, budget: Budget | None) -> list[AttackResult]:
+    """Return the result of an attack without iterations; [] if it cannot read these updates."""
+    try:
+        return [run_with(exposure, entry, 0, None if budget is None else Pace(budget.clock, until=budget.end))]
+    except InputError:
+        return []
 
 
 def _simulating(make: Callable[[int], Attack], knowledge: Knowledge, iterations: int) -> Attack:

@@ -99,7 +99,8 @@ class Audit:
     def needs_targets(self) -> bool:
         """Return whether the grade counts attackers who are given the private targets: others alone would not have it."""
         others = [run for run in self.runs if TARGETS not in run.name]
-        without = grade(others, self.nulls, self.labels, self.target_error, unfinished=self.unfinished)
+        more = self.labels, self.target_error
+        without = grade(others, self.nulls, *more, unfinished=self.unfinished, as_seen=self.as_seen)
         return self.grade in LEAKING and without != self.grade and len(others) < len(self.runs)
 
     def failures(self, limits: Mapping[str, float]) -> list[str]:
@@ -110,6 +111,10 @@ class Audit:
             lines.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
         if self.dishonest is not None:
             lines += [f"{line} (a dishonest server)" for line in failures(self.dishonest.measures, _of_content(limits))]
+            if limits and self.dishonest.unfinished:
+                lines.append(
+                    f"not run long enough to pass: {', '.join(self.dishonest.unfinished)} (a dishonest server)"
+                )
         if limits and self.unfinished:
             lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
@@ -204,13 +209,13 @@ def without_targets(audit: Audit) -> str:
 
 
 def unfinished_words(audit: Audit) -> str:
-    """Return which attacks were not run long enough, and how many minutes would do if any would."""
+    """Return which attacks were not run long enough, and how many minutes would be enough, if any."""
     needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
     advice = ["run the whole suite"] if left_out else []
     if audit.interrupted:
         advice.append("run it again")
     elif needed is not None:
-        advice.append(f"about {math.ceil(needed):g} minutes would do")
+        advice.append(f"about {math.ceil(needed):g} minutes would be enough")
     elif audit.short:
         advice.append("give it more minutes")
     return "; ".join([", ".join(audit.unfinished), *advice])
@@ -219,6 +224,8 @@ def unfinished_words(audit: Audit) -> str:
 def doubt_lines(audit: Audit) -> list[str]:
     """Return why the grade may be too good: the audit was interrupted, attacks were cut short or left out, images are transformed."""
     lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
+    if (best := most_as_seen(audit.as_seen)) is not None:
+        lines.append(f"{best.words}: the grade counts them")
     if audit.grade not in MAY_FALL:
         return lines
     if left_out := [item.what for item in audit.untested if item.left_out]:
@@ -229,8 +236,6 @@ def doubt_lines(audit: Audit) -> list[str]:
             f"{len(audit.short)} of {attacks} attacks had fewer iterations than their authors run: with more minutes the grade "
             "may be worse"
         )
-    if (best := most_as_seen(audit.as_seen)) is not None:
-        lines.append(f"{best.words}: the grade counts the pictures before that")
     return lines
 
 

@@ -68,6 +68,7 @@ class Untested:
     what: str
     why: str
     left_out: bool = False  # of the suite, by the user: no good grade is given without it
+    failed: bool = False  # it applies, and raised an error: no good grade either
 
 
 def plan_suite(

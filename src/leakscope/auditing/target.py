@@ -199,7 +199,7 @@ def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
         got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise InputError(f"inputs must be a tensor of M examples, M x ..., got {got}")
     if inputs.device.type == "meta":
-        raise InputError("inputs lie on the meta device, which holds no numbers; load them first")
+        raise InputError("inputs are on the meta device, which has no numbers; load them first")
     if not inputs.is_floating_point():
         if inputs.dtype == torch.uint8:
             raise InputError("inputs are bytes; give what the model takes: floating numbers (divide by 255, normalise)")
@@ -223,7 +223,7 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
         raise InputError(f"the model cannot be copied ({first_line(error)}); give one that was just built") from None
     values = [*copied.parameters(), *copied.buffers()]
     if any(value.device.type == "meta" for value in values):
-        raise InputError("the model has weights on the meta device, which holds no numbers; load its weights first")
+        raise InputError("the model has weights on the meta device, which has no numbers; load its weights first")
     kinds = {str(value.dtype) for value in values if value.is_floating_point() and value.dtype != torch.float32}
     if kinds:
         notes.append(f"the model was converted from {', '.join(sorted(kinds))} to float32: rounding hides a little")

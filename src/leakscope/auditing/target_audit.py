@@ -88,7 +88,7 @@ def audit(
     device: str | None = None,
     progress: ProgressOption = None,
 ) -> Audit:
-    """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
+    """Attack updates of this model with the fixed suite within `minutes`, and return how much of this sample they leak.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
     `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are
@@ -160,7 +160,7 @@ def _audit_within(
         )
     entries, untested = _planned(exposure, subject, attacks)
     played, wanted = exposure.trials, most_clients(subject, clients)
-    unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
+    unplayed = f"{played} of {wanted} clients were simulated" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
     report(name, "timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
@@ -194,8 +194,7 @@ def _audit_within(
         except KeyboardInterrupt:  # attacks that had ended are kept
             interrupted = True
         audit = scored(suite_of(attempts, interrupted=interrupted)._replace(unplayed=unplayed))
-    as_seen = recovered_as_seen(exposure, audit.runs)
-    return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, dishonest=dishonest, seconds=budget.used)
+    return replace(audit, advice=advice, notes=subject.notes, dishonest=dishonest, seconds=budget.used)
 
 
 def _planned(
@@ -226,15 +225,19 @@ def scored_audit(
     labels = outcome if isinstance(outcome, LabelReading) else None
     values = outcome if isinstance(outcome, TargetError) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    if isinstance(outcome, Untested) and outcome.failed:
+        unfinished += (f"{outcome.what} failed",)
     if done.runs and not nulls and not done.interrupted:  # none of the attacks can be called no closer
         unfinished += ("no baseline without the update could be computed",)
     compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
+    as_seen = recovered_as_seen(exposure, done.runs, nulls) if compared else ()
     return Audit(
         name=name,
-        grade=grade(done.runs if compared else (), nulls, labels, values, unfinished=unfinished),
+        grade=grade(done.runs if compared else (), nulls, labels, values, unfinished=unfinished, as_seen=as_seen),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
+        as_seen=as_seen,
         labels=labels,
         target_error=values,
         untested=(*untested, *done.untested, *([outcome] if isinstance(outcome, Untested) else [])),

@@ -37,10 +37,10 @@ RULES = {
     Grade.F: "the worst attack recovered at least half of the examples",
     Grade.D: "the worst attack recovered at least one example in twenty",
     Grade.C: "the worst attack recovered an example, or came 3 dB closer on average than every null baseline",
-    Grade.B: "no content was recovered, but labels were read better than by guessing",
-    Grade.A: "no attack of the suite did better than knowing nothing, within this budget",
-    Grade.INCONCLUSIVE: "no content was recovered, but not every attack of the suite ran, and long enough, to say so",
-    Grade.UNSCORED: "no truth was given: what came back is kept, but how close it is cannot be said",
+    Grade.B: "no content was recovered, but labels were inferred better than by guessing",
+    Grade.A: "no attack of the suite did better than the baselines, within this budget",
+    Grade.INCONCLUSIVE: "no content was recovered, but some attack of the suite did not run, or not long enough",
+    Grade.UNSCORED: "the private data is not known: reconstructions are kept, but not scored",
     Grade.UNTESTED: 'no attack on the content could be run; the reasons are listed under "not tested"',
 }
 LEAKING = (Grade.C, Grade.D, Grade.F)  # these stand however short the attacks were
@@ -102,12 +102,14 @@ def grade(
     values: TargetError | None = None,
     *,
     unfinished: Sequence[str] = (),  # attacks that were not run long enough, see `Suite`
+    as_seen: Sequence[AsSeen] = (),
 ) -> Grade:
-    """Return the grade; only good ones need that every attack was run long enough."""
+    """Return the grade; only good ones need that every attack was run long enough. A transformed image counts like its original."""
     worst = worst_run(runs, nulls)
     if worst is None:
         return Grade.INCONCLUSIVE if unfinished else Grade.UNTESTED
     share = float(excess(worst, nulls).sum()) / worst.summary.samples
+    share = max(share, *(each.excess for each in as_seen)) if as_seen else share
     blind = max((_psnr(run) for run in nulls), default=-math.inf)
     if share >= HALF:
         return Grade.F
@@ -158,7 +160,7 @@ def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
     for name, limit in limits.items():
         value = measures.value(name)
         if value is None or math.isnan(value):
-            lines.append(f"{name} was not measured, so it cannot be said to stay under {limit:g}")
+            lines.append(f"{name} was not measured, so the limit {limit:g} cannot be checked")
         elif value > limit:
             lines.append(f"{name} is {value:.4g}, above {limit:g}")
     return lines
@@ -169,6 +171,7 @@ class AsSeen(NamedTuple):
 
     name: str
     recovered: Estimate
+    excess: float = 0.0  # share above that of the best null baseline
 
     @property
     def words(self) -> str:
@@ -180,18 +183,23 @@ class AsSeen(NamedTuple):
         )
 
 
-def recovered_as_seen(exposure: Exposure, runs: Sequence[AttackResult]) -> tuple[AsSeen, ...]:
+def recovered_as_seen(
+    exposure: Exposure, runs: Sequence[AttackResult], nulls: Sequence[AttackResult]
+) -> tuple[AsSeen, ...]:
     """Return what each attack recovered of the transformed images; () if the client does not transform them."""
     if exposure.client.on_data is None:
         return ()
     truth = exposure.client.transformed(exposure.batch, exposure.seeds)
-    results = []
-    for run in runs:
+
+    def recovered(run: AttackResult) -> Estimate:
         reconstruction = run.reconstruction
         guess = reconstruction.inputs if reconstruction.seen is None else reconstruction.seen
-        scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask)
-        results.append(AsSeen(run.name, estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)))
-    return tuple(results)
+        scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask, within=DEFAULT_RULE.mse)
+        return estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)
+
+    blind = max((recovered(run).value for run in nulls), default=0.0)
+    shares = {run.name: recovered(run) for run in runs}
+    return tuple(AsSeen(name, share, max(0.0, share.value - blind)) for name, share in shares.items())
 
 
 def most_as_seen(results: Sequence[AsSeen]) -> AsSeen | None:

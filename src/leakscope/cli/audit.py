@@ -44,28 +44,31 @@ def audit(
         str | None, typer.Option(help="For captures: package.module:build that returns the model.", show_default=False)
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Minutes it may take; 4 if not given.", show_default=False)
+        float | None, typer.Option(help="Time limit in minutes; 4 if not given.", show_default=False)
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Clients to play; 8 if not given.", show_default=False)] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of simulated clients; 8 if not given.", show_default=False)
+    ] = None,
     examples: Annotated[
-        int | None, typer.Option(help="Examples an update is computed from; fewer leak more.", show_default=False)
+        int | None, typer.Option(help="Number of examples per update; fewer leak more.", show_default=False)
     ] = None,
     aggregate: Annotated[
-        int | None, typer.Option(help="Clients whose mean update is all the server sees.", show_default=False)
+        int | None, typer.Option(help="Number of clients whose mean update is all the server sees.", show_default=False)
     ] = None,
     dropouts: Annotated[
-        int | None, typer.Option(help="How many of those clients drop out of the mean.", show_default=False)
+        int | None, typer.Option(help="How many of these clients drop out.", show_default=False)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; 0 if not given.", show_default=False)] = None,
     fail_above: Annotated[
-        str | None, typer.Option(help="Exit with 1 above these limits, such as asr=0.05,psnr=18.", show_default=False)
+        str | None,
+        typer.Option(help="Exit with code 1 above these limits, such as asr=0.05,psnr=18.", show_default=False),
     ] = None,
     device: Device = "auto",
-    remedies: Annotated[bool, typer.Option(help="Also try the catalogue of defences on what leaked.")] = True,
+    remedies: Annotated[bool, typer.Option(help="If something leaked, also try the defences of the catalogue.")] = True,
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help="Attack to run in the place of the suite, by name; may be repeated, 'suite' keeps the suite.",
+            help="Name of an attack to run instead of the suite; may be repeated, 'suite' keeps the suite.",
             show_default=False,
         ),
     ] = None,
@@ -75,10 +78,10 @@ def audit(
     ] = None,
     imports: Imports = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json in place of the text.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing while it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the text.")] = False,
 ) -> None:
-    """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
+    """Attack your own model with the fixed suite of attacks and grade the leakage; with --fail-above, a gate for CI."""
     from leakscope.clients.aggregation import summed_clients
 
     limits = read_gate(fail_above)
@@ -115,14 +118,15 @@ def audit(
 def inspect(
     what: ModelName,
     batch: Annotated[
-        int | None, typer.Option(help="Examples behind an update; as the file says, else 1.", show_default=False)
+        int | None,
+        typer.Option(help="Number of examples per update; by default as in the file, else 1.", show_default=False),
     ] = None,
     input_shape: InputShape = None,
     classes: Classes = 10,
     imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
+    """Show what a model's updates reveal without an attack, in milliseconds: layers to divide, labels, buffers, tokens, ranks."""
     from leakscope.auditing.inspection import inspect_target
 
     import_components(imports)

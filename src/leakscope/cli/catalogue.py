@@ -24,7 +24,7 @@ def list_catalogue(
     ] = None,
     imports: Imports = None,
 ) -> None:
-    """List every data set, model, attack, defence and metric, a line each."""
+    """List all data sets, models, attacks, defences and metrics, one per line."""
     from leakscope.scenario.catalogue import catalogue
 
     import_components(imports)
@@ -54,10 +54,8 @@ def plural(kind: str) -> str:
 
 @app.command()
 def schema(
-    kind: Annotated[str, typer.Option(help="Whose schema: scenario, train or audit.")] = "scenario",
-    out: Annotated[
-        Path | None, typer.Option(help="File to write; the terminal if not given.", show_default=False)
-    ] = None,
+    kind: Annotated[str, typer.Option(help="Kind of file: scenario, train or audit.")] = "scenario",
+    out: Annotated[Path | None, typer.Option(help="File to write; printed if not given.", show_default=False)] = None,
     imports: Imports = None,
 ) -> None:
     """Print the JSON schema of a scenario, training or audit file, for completion in editors."""

@@ -13,7 +13,7 @@ app = typer.Typer(help="List the data sets, and fetch those that are not bundled
 
 Directory = Annotated[
     Path | None,
-    typer.Option(help="Directory to look in, instead of $LEAKSCOPE_DATA and the cache.", show_default=False),
+    typer.Option(help="Directory to search instead of $LEAKSCOPE_DATA and the cache.", show_default=False),
 ]
 
 
@@ -25,7 +25,7 @@ def list_sources(
         typer.Option("--import", metavar="MODULE", help="Module that registers data sets.", show_default=False),
     ] = None,
 ) -> None:
-    """List every data set: its shape, whether it is on this machine, and its terms."""
+    """List all data sets: shape, whether the files are on this machine, and terms."""
     from leakscope.core.plugins import import_plugin, load_plugins
     from leakscope.data.loading import locate
     from leakscope.data.npz import sizes
@@ -51,10 +51,10 @@ def list_sources(
 def fetch(
     name: Annotated[str, typer.Argument(help="The data set to fetch; `leakscope data list` names them.")],
     directory: Annotated[
-        Path | None, typer.Option(help="Put it under this directory instead of the cache.", show_default=False)
+        Path | None, typer.Option(help="Directory to download into instead of the cache.", show_default=False)
     ] = None,
 ) -> None:
-    """Download the official files of a data set, resuming what was cut off, and check them."""
+    """Download the official files of a data set, resuming partial downloads, and check them."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 

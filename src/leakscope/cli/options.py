@@ -21,20 +21,20 @@ RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=F
 ENGINES = ("local", "serial", "ray")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-Device = Annotated[str, typer.Option(help="auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option(help="auto (CUDA if available, else the CPU), cpu, cuda or cuda:N.")]
 EngineName = Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")]
-Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster; a local one is started if not given.")]
+Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster; by default a local one is started.")]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes at a time, also on one GPU; one per core if not given, one on a GPU."),
+    typer.Option(min=1, help="Number of processes, also on one GPU; by default one per core, or one on a GPU."),
 ]
-Memory = Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")]
-LogJson = Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")]
+Memory = Annotated[str | None, typer.Option(help="Memory limit of the running chunks, such as 4G.")]
+LogJson = Annotated[Path | None, typer.Option(help="Append every event to this file as a line of JSON.")]
 KeepPrivate = Annotated[
     bool,
     typer.Option(
         "--keep-private",
-        help="Write the clients' private heads to private/ beside their training, so that one that is cut can go on.",
+        help="Write the clients' private heads to private/, so that an interrupted training can be continued.",
     ),
 ]
 Imports = Annotated[
@@ -42,20 +42,20 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Module that registers attacks, defences, data sets, models or metrics of your own; may be repeated.",
+        help="Module that registers your own attacks, defences, data sets, models or metrics; may be repeated.",
         show_default=False,
     ),
 ]
 ModelName = Annotated[
     str,
     typer.Argument(
-        help="A model by name, package.module:build, or an audit's YAML file.", metavar="MODEL", show_default=False
+        help="Name of a model, package.module:build, or the YAML file of an audit.", metavar="MODEL", show_default=False
     ),
 ]
 InputShape = Annotated[str | None, typer.Option(help="Shape of one input, such as 3x32x32.", show_default=False)]
-Classes = Annotated[int, typer.Option(help="Classes of a model by name.", min=1)]
+Classes = Annotated[int, typer.Option(help="Classes of a model given by name.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
 Value = str | int | float | Path | bool | Sequence[str | Path] | None
 Options = Mapping[str, tuple[Value, Value]]  # option -> (value, default)

@@ -21,7 +21,7 @@ LIST = "list"
 def report(
     run: RunPath,
     out: Annotated[
-        Path | None, typer.Option(help="File to write, - for the output; RUN/report.html or RUN/NAME if not given.")
+        Path | None, typer.Option(help="File to write, - for stdout; RUN/report.html or RUN/NAME if not given.")
     ] = None,
     figure: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def serve(
     run: RunPath,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8765,
 ) -> None:
-    """Serve the page of a run while the sweep is running; only this machine can access it."""
+    """Serve the page of a run on this machine while the sweep is running."""
     from leakscope.report.serving import make_server
 
     server = make_server(run, port)

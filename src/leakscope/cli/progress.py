@@ -247,7 +247,7 @@ class RunProgress:
         """Show the amount of work."""
         self.wanted, self.finished, self.most_seconds = wanted, before, seconds
         self._write("planned", wanted=wanted, before=before, chunks=chunks, seconds=seconds)
-        stored = f", {before} of them there already" if before else ""
+        stored = f", {before} of them done before" if before else ""
         most = f", {at_most(seconds)}" if seconds else ""
         self.status.say(f"{self.title}: {count(wanted, 'trial')}{stored}; {count(chunks, 'chunk')} to run{most}")
         self.status.begin(wanted, before)
@@ -331,7 +331,7 @@ class RunProgress:
             self.log.flush()
         except OSError as error:  # a broken log must not end the run
             self._close()
-            self.status.say(f"--log-json cannot be written any more ({error.strerror}); the run goes on without it")
+            self.status.say(f"--log-json cannot be written any more ({error.strerror}); the run continues without it")
 
     def _close(self) -> None:
         log, self.log = self.log, None

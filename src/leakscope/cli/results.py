@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from leakscope.store import Run
 
 MORE = "a wider terminal shows more columns"
-NO_TRIAL = "no trial has landed yet"
+NO_TRIAL = "no trial is finished yet"
 
 
 @app.command()
 def show(
     run: RunPath,
     by: Annotated[
-        list[str] | None, typer.Option(help="Axis to group by; several are crossed. All axes if none is named.")
+        list[str] | None, typer.Option(help="Axis to group by; several are crossed. All axes if not given.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option(help="markdown, latex or csv: the table with all intervals, to paste.")
+        str | None, typer.Option(help="Print the table with all intervals as markdown, latex or csv.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="With --to: file to write, - for the output.")] = Path("-"),
+    out: Annotated[Path, typer.Option(help="With --to: file to write, - for stdout.")] = Path("-"),
 ) -> None:
-    """Show a run, or an audit written with --out, as a table with n and the 95 % interval of the content rate; --to has all intervals."""
+    """Show a run, or an audit written with --out, as a table with n and the 95 % interval of the content rate."""
     from leakscope.core.record import nobody_knows
     from leakscope.report.cells import axes_of
     from leakscope.report.sections import labels_of
@@ -110,7 +110,7 @@ def write_table(table: TextTable, to: str, out: Path) -> None:
 
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
-    """Compare two runs side by side on the cells they share: those with equal settings except titles."""
+    """Compare two runs on the cells they share, those with equal settings except titles."""
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
     from leakscope.store import Run
@@ -125,7 +125,7 @@ def compare(first: RunPath, second: RunPath) -> None:
     console.print(shown)
     note = (
         f"A is {first}, B is {second}; cells in A alone: {len(a) - len(shared)}, in B alone: {len(b) - len(shared)}; "
-        "apart: the 95 % intervals of content or MSE do not meet"
+        "apart: the 95 % intervals of content or MSE do not overlap"
     )
     console.print(note + ("" if whole else f"; {MORE}"), style="dim")
 
@@ -135,7 +135,7 @@ def export(
     run: RunPath,
     to: Annotated[str, typer.Option(help="csv, json or parquet.")] = "csv",
     out: Annotated[
-        Path | None, typer.Option(help="File to write, - for the output; RUN/records.<form> if not given.")
+        Path | None, typer.Option(help="File to write, - for stdout; RUN/records.<form> if not given.")
     ] = None,
 ) -> None:
     """Export the records of a run, one row per sample of each trial."""

@@ -56,7 +56,7 @@ def run(
     quiet: Quiet = False,
     log_json: LogJson = None,
 ) -> None:
-    """Run a scenario: all trials that the run directory does not have yet."""
+    """Run a scenario: all trials that are not in the run directory yet."""
     limit = parse_memory(memory)
     import_components(imports)
     device = choose_device(device, quiet=quiet)
@@ -86,7 +86,7 @@ def run(
     )
     if done.left:
         stored = f"{done.wanted - done.left:,} of {count(done.wanted, 'trial')}"
-        _stop(f"stopped with {stored} done and saved; go on with: {again}")
+        _stop(f"stopped with {stored} done and saved; continue with: {again}")
     if not quiet:
         where = shlex.quote(str(directory))
         typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now; leakscope show {where}")
@@ -118,7 +118,7 @@ def run_with_progress(
     from leakscope.sweep.engines import LostChunkError
 
     try:
-        with progress, stop_on_interrupt("the chunks in hand", progress.message) as stop:
+        with progress, stop_on_interrupt("the running chunks", progress.message) as stop:
             done = run_scenario(
                 scenario,
                 directory,
@@ -134,9 +134,9 @@ def run_with_progress(
     except (LostChunkError, OSError) as error:  # the store reports its own write errors
         full = isinstance(error, OSError) and is_full(error, directory)
         problem = f"disk full while working in {directory}" if full else str(error)
-        raise InputError(f"{problem}; what has landed is saved; go on with: {again}") from None
+        raise InputError(f"{problem}; finished chunks are saved; continue with: {again}") from None
     except KeyboardInterrupt:
-        _stop(f"stopped at once; what has landed is saved; go on with: {again}")
+        _stop(f"stopped at once; finished chunks are saved; continue with: {again}")
     return done
 
 

@@ -27,17 +27,22 @@ def scan(
     what: ModelName,
     data: Annotated[
         str | None,
-        typer.Option(help="Your own sample: a data set, or a .safetensors of inputs and labels.", show_default=False),
+        typer.Option(
+            help="Your own sample: the name of a data set, or a .safetensors of inputs and labels.", show_default=False
+        ),
     ] = None,
     previous: Annotated[
-        str | None, typer.Option(help="Last round's model: MODEL, or a .safetensors of weights.", show_default=False)
+        str | None,
+        typer.Option(help="Model of the last round: as MODEL, or a .safetensors of weights.", show_default=False),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="A .safetensors with the weights that were received.", show_default=False)
+        Path | None, typer.Option(help="A .safetensors with the received weights.", show_default=False)
     ] = None,
     hashes: Annotated[
         list[str] | None,
-        typer.Option("--hash", help="Hash that another client of the round has; may be repeated.", show_default=False),
+        typer.Option(
+            "--hash", help="Hash that another client of the round computed; may be repeated.", show_default=False
+        ),
     ] = None,
     input_shape: InputShape = None,
     classes: Classes = 10,

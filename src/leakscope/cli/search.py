@@ -35,7 +35,7 @@ PAGE, ASKED = "report.html", "asked.json"
 COMPARED = ("random", "optuna")
 PICTURES, MOST_WALKS = 4, 10
 
-policies = typer.Typer(help="Transformation policies (ATS): what they do to a picture.", no_args_is_help=True)
+policies = typer.Typer(help="Show transformation policies (ATS) and what they do to an image.", no_args_is_help=True)
 app.add_typer(policies, name="policy")
 
 
@@ -47,13 +47,13 @@ def search(
     address: Address = None,
     device: Device = "auto",
     imports: Imports = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
     as_json: AsJson = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Random search and Optuna at equal cost (extra 'search').")
+        bool, typer.Option("--compare", help="Compare random search with Optuna at equal cost (extra 'search').")
     ] = False,
 ) -> None:
-    """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
+    """Search transformation policies at random, keep those with the best scores, and write a page; continues an interrupted search."""
     device = choose_device(device)
     import_components(imports)
     chosen = make_engine(engine, address)
@@ -71,7 +71,7 @@ def search(
         else:
             results = {settings.method: run_search(settings, directory, engine=chosen, device=device, say=say)}
     except KeyboardInterrupt:
-        typer.echo(f"stopped; what is scored is saved in {directory}; go on with: {again}", err=True)
+        typer.echo(f"stopped; finished scores are saved in {directory}; continue with: {again}", err=True)
         raise typer.Exit(130) from None
     page = write_page(settings, results, directory / PAGE, command=again, device=device)
     if as_json:
@@ -88,7 +88,7 @@ def search(
 
 @policies.command("list")
 def list_operations() -> None:
-    """List the 50 operations of which policies consist."""
+    """List the 50 operations that policies consist of."""
     from rich.console import Console
     from rich.table import Table
 
@@ -103,8 +103,8 @@ def list_operations() -> None:
 @policies.command()
 def show(
     policy: Annotated[str, typer.Argument(help="Such as 3-1-7, or a hybrid 3-1-7+43-18-18.", show_default=False)],
-    data: Annotated[str, typer.Option(help="Data set whose pictures to use.")] = "fashion_mnist",
-    images: Annotated[int, typer.Option(help="How many pictures.")] = 6,
+    data: Annotated[str, typer.Option(help="Data set of the images.")] = "fashion_mnist",
+    images: Annotated[int, typer.Option(help="How many images.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the signs.")] = 0,
     out: Annotated[Path | None, typer.Option(help="PNG to write; policy-<POLICY>.png if not given.")] = None,
 ) -> None:

@@ -42,11 +42,11 @@ USER_IMAGE = (
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the page.")] = Path("leakscope-demo"),
-    image: Annotated[Path | None, typer.Option(help="A picture of your own to attack too.", show_default=False)] = None,
-    images: Annotated[int, typer.Option(help="How many bundled pictures to attack.")] = 32,
+    image: Annotated[Path | None, typer.Option(help="An image of your own to attack too.", show_default=False)] = None,
+    images: Annotated[int, typer.Option(help="How many bundled images to attack.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of weights and starts.")] = 0,
 ) -> None:
-    """Attack bundled images in about a minute and write a page that shows the leak."""
+    """Attack bundled images in about a minute and write a page that shows the leakage."""
     console = terminal()
     console.print("leakscope demo: recovering private pictures from the updates that clients share")
     from leakscope.report.attack_page import page_of
@@ -82,10 +82,10 @@ def demo(
 @app.command()
 def frontier(
     out: Annotated[Path, typer.Option(help="Directory for the page.")] = Path("leakscope-frontier"),
-    clients: Annotated[int, typer.Option(help="Clients with one digit each.")] = 256,
+    clients: Annotated[int, typer.Option(help="Number of clients, with one digit each.")] = 256,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 40,
     iterations: Annotated[int, typer.Option(help="Iterations of the attack.")] = 40,
-    delta: Annotated[float, typer.Option(help="The delta of epsilon.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Delta of differential privacy.")] = 1e-5,
     accountant: Annotated[str, typer.Option(help="rdp or prv.")] = "prv",
     seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
     device: Device = "auto",
@@ -121,20 +121,22 @@ def bench(
     cases: Annotated[
         list[str] | None,
         typer.Argument(
-            help="lenet, resnet20, cnn_cifar (these if none is named), or few trials: lenet-1x4, resnet20-8x16, ..., "
+            help="lenet, resnet20, cnn_cifar (the default), or few trials: lenet-1x4, resnet20-8x16, ..., "
             "or on CUDA: resnet18-224-1x8, vit_b16-224-1x1, ..."
         ),
     ] = None,
     device: Device = "auto",
-    pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
-    form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
+    pairs: Annotated[int, typer.Option(help="Interleaved measurements of loop and engine.")] = 20,
+    form: Annotated[
+        str | None, typer.Option(help="Form of evaluation instead of the fastest measured one.", show_default=False)
+    ] = None,
     tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of whole attacks.", show_default="the case's", min=1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the speed of the engine against the usual autograd loop, side by side."""
+    """Compare the speed of the engine with that of the usual autograd loop."""
     from leakscope.studies import bench as benchmark
     from leakscope.studies.bench_cases import MAIN
 

@@ -91,7 +91,7 @@ def train_with_progress(
 
 def _way_on(result: Result, command: str) -> str:
     if result.resumable:
-        return f"saved; go on with: {command}"
+        return f"saved; continue with: {command}"
     return "private heads were not kept (--keep-private), so it cannot be gone on with; page and checkpoints are saved"
 
 

@@ -59,12 +59,12 @@ class Aggregation:
         """
         K = self.clients
         if self.skew == 1 and examples % K:
-            raise InputError(f"Client.aggregate must divide the {examples} examples behind an update, got {K}")
+            raise InputError(f"Client.aggregate must divide the {examples} examples of an update, got {K}")
         shares = torch.tensor([self.skew ** (k / max(K - 1, 1)) for k in range(K)], dtype=torch.float64).cumsum(0)
         ends = (examples * shares / shares[-1]).round().to(torch.int64)
         sizes: list[int] = ends.diff(prepend=ends.new_zeros(1)).tolist()
         if min(sizes) < 1:
-            raise InputError(f"Client.aggregate is {K}, and one of so many clients holds no example of {examples}")
+            raise InputError(f"Client.aggregate is {K}: {examples} examples leave a client without one")
         return sizes
 
     def answering(self, seeds: Sequence[int]) -> Tensor:
@@ -107,7 +107,7 @@ def split_clients(batch: Batch, aggregation: Aggregation) -> Batch:
     divided = map_tensors(lambda value: value[:, held.clamp_min(0)].flatten(0, 1), batch)
     divided = replace(divided, mask=divided.mask & (held >= 0).repeat(batch.trials, 1))
     if not bool(divided.mask.any(1).all()):
-        raise InputError(f"Client.aggregate is {aggregation.clients}, and one of so many clients holds no example")
+        raise InputError(f"Client.aggregate is {aggregation.clients}: the batch leaves a client without an example")
     return divided
 
 

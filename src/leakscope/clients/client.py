@@ -103,7 +103,9 @@ class Client:
         if self.norm not in (None, *MODES):
             raise InputError(f"Client.norm must be 'train', 'eval' or None, got {self.norm!r}")
         if self.sends_buffers and self.aggregation.clients > 1:
-            raise InputError("Client.sends_buffers is of single clients: buffers of an aggregate are not simulated yet")
+            raise InputError(
+                "Client.sends_buffers is for single clients: buffers of an aggregate are not simulated yet"
+            )
         if self.on_data is not None and self.aggregation.dropouts:
             raise InputError("Client.on_data with clients that drop out is not simulated yet: leave dropouts at 0")
 

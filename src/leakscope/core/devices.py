@@ -24,9 +24,7 @@ def find_device(name: str | torch.device | None, values: Iterable[Tensor] = ()) 
     if name is None:
         places = sorted({str(value.device) for value in values})
         if len(places) > 1:
-            raise InputError(
-                f"the model lies on several devices ({', '.join(places)}): move it to one, or name a device"
-            )
+            raise InputError(f"the model is on several devices ({', '.join(places)}): move it to one, or name a device")
         return torch.device(places[0] if places else "cpu")
     if name == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -174,12 +174,12 @@ def plugin_facts(settings: Iterable[Mapping[str, object]]) -> dict[str, str]:
 
 
 def check_imports(what: str | Path, facts: Mapping[str, str]) -> None:
-    """Refuse to go on with a run or training whose recorded modules are not imported now."""
+    """Refuse to continue a run or training whose recorded modules are not imported now."""
     load_plugins()
     missing = [module for module in facts.get("imports", "").split() if module not in _state.imports]
     if missing:
         raise InputError(
-            f"{what} uses pieces of {', '.join(missing)} ({facts.get('own pieces', '')}): give --import {missing[0]}, "
+            f"{what} uses components of {', '.join(missing)} ({facts.get('own pieces', '')}): give --import {missing[0]}, "
             "or install the package that registers them"
         )
 

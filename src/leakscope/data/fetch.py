@@ -82,7 +82,7 @@ def _stream(url: str, part: Path, progress: Progress) -> None:
         total = start + int(length) if length.isdecimal() else None
         done = _write(url, response, part, start, total, progress)
     if total is not None and done < total:
-        raise InputError(f"{url}: cut off after {done} of {total} bytes; fetch again to go on from there")
+        raise InputError(f"{url}: cut off after {done} of {total} bytes; fetch again to continue")
     return None
 
 
@@ -121,7 +121,7 @@ def _receive(url: str, response: http.client.HTTPResponse, done: int) -> bytes:
     try:
         return response.read(_CHUNK)
     except (OSError, http.client.HTTPException) as error:
-        raise InputError(f"{url}: cut off after {done} bytes: {one_line(error)}; fetch again to go on") from error
+        raise InputError(f"{url}: cut off after {done} bytes: {one_line(error)}; fetch again to continue") from error
 
 
 def _md5(path: Path) -> str:

@@ -42,7 +42,7 @@ def encode_table(
         raise InputError(f"{where}: the table has no rows")
     features = {title: values for title, values in columns.items() if title not in (target, split)}
     if not features:
-        raise InputError(f"{where}: the table has no columns beside {target!r}")
+        raise InputError(f"{where}: the table has no columns except {target!r}")
     encoding = Encoding(tuple(_column(where, t, values, t in categorical) for t, values in features.items()))
     x = np.concatenate([column.encode(features[column.name]) for column in encoding.columns], axis=1)
     class_names = _words(where, target, label)

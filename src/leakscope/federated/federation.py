@@ -38,7 +38,7 @@ class Federation:
             wanted = "gradients: leave client.local out" if shared is Shares.WEIGHTS else "weights: give client.local"
             raise InputError(f"{name_of(self.server)} takes {wanted}")
         if self.client.rounds != 1 or self.client.server_rate:
-            raise InputError("the rounds of a federation are its own: leave client.rounds at 1 and server_rate at 0")
+            raise InputError("a federation has rounds of its own: leave client.rounds at 1 and server_rate at 0")
         if self.client.aggregate != 1:
             raise InputError("a federation averages its clients itself: leave client.aggregate at 1")
         if self.together < 1:

@@ -36,7 +36,7 @@ def unpack(data: bytes, like: State, private: bytes | None = None) -> tuple[Stat
     parts = (like.private, like.memory)
     if flat_names(parts):
         if private is None:
-            raise InputError("the saved state lacks what the clients keep to themselves: its private file is not there")
+            raise InputError("the saved state lacks the clients' private state: its private file is missing")
         parts, beside = _unpacked(private, parts, like)
         if beside["rounds"] != rounds:
             raise InputError(f"the saved state is of round {rounds}, its private file of round {beside['rounds']}")

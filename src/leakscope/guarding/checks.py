@@ -209,7 +209,7 @@ def _attacked(exposure: Exposure, entry: Entry, settings: GuardSettings, pace: P
 def expose_update(target: Target, sent: Tree) -> tuple[Exposure, Subject]:
     """Return what this update of one client exposes, and the prepared target."""
     if target.inputs is None or target.labels is None:
-        raise InputError("a guard needs the client's inputs and labels: they score what is read back")
+        raise InputError("a guard needs the client's inputs and labels: they score what is recovered")
     subject = make_subject(replace(target, examples=len(target.inputs), aggregate=1))
     model, client = subject.model, subject.client
     _check_sent(model.shared(model.parameters), sent)

@@ -181,7 +181,7 @@ def _check_participants(participants: object) -> None:
 def _check_source(source: object, queries: int, reconstructions: int) -> None:
     if not isinstance(source, Tensor) or source.dtype not in WHOLE:
         kind = source.dtype if isinstance(source, Tensor) else type(source).__name__
-        raise InputError(f"source must be a tensor of whole numbers, the query behind each reconstruction, got {kind}")
+        raise InputError(f"source must be a tensor of whole numbers, the query of each reconstruction, got {kind}")
     if source.shape != (reconstructions,) or bool(((source < 0) | (source >= queries)).any()):
         raise InputError(
             f"source must name a query (0 .. {queries - 1}) for each of the {reconstructions} reconstructions"

@@ -141,7 +141,7 @@ def answers_of(given: list[Tree], reply: Any, who: str) -> dict[str, tuple[Tree,
     pairs = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
     matched = {name: pair for name, pair in pairs.items() if pair is not None}
     if not matched or len(matched) < len(pairs):
-        raise InputError(f"{who}: the reply holds arrays unlike those the client got; nothing was sent")
+        raise InputError(f"{who}: the reply has arrays unlike those that the client received; nothing was sent")
     return matched
 
 
@@ -157,7 +157,7 @@ def protecting(*defences: Defence, seed: int | None = None) -> Mod:
     check_stack(defences)
     if next(tensors(defences), None) is not None:
         raise InputError(
-            "protecting() plays one client: strengths must be plain numbers, not tensors with one per trial"
+            "protecting() protects one client: strengths must be plain numbers, not tensors with one per trial"
         )
     flower = import_extra("flwr.app", "flower", __name__)
 

@@ -40,7 +40,7 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
         if value is not None and value < 1:
             raise InputError(f"ray_engine({name}) must be at least 1, got {value}")
     if address is not None and cores is not None:
-        raise InputError("ray_engine(cores) is for a Ray of our own; the cluster at an address has the cores it has")
+        raise InputError("ray_engine(cores) applies to a local Ray only, not to a cluster at an address")
     ray = import_extra("ray", "ray", "the Ray engine")
 
     def run(order: Order[C, R]) -> Iterator[tuple[C, R]]:
@@ -157,7 +157,7 @@ class _Crew(Generic[C]):
         if self.fixed:
             raise InputError(f"{text}; use a plan with fewer threads, or the local engine")
         if not self.warned:
-            warnings.warn(f"{text}; waiting for one that may yet join", stacklevel=2)
+            warnings.warn(f"{text}; waiting for one to join", stacklevel=2)
             self.warned = True
 
     def start(self, job: Job[C]) -> None:

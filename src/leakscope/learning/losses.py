@@ -82,7 +82,7 @@ def loss_of(loss: str | Loss) -> Loss:
     if not isinstance(loss, str):
         return loss
     if loss not in LOSSES:
-        raise InputError(f"the loss is {loss}, which no attack here simulates: they simulate {', '.join(LOSSES)}")
+        raise InputError(f"the loss is {loss}, which no attack simulates; simulated losses: {', '.join(LOSSES)}")
     return LOSSES[loss]
 
 

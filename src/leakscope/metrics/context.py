@@ -40,5 +40,5 @@ class Context:
     def network(self) -> Features:
         """Return the network's features, or raise if there is no network."""
         if self.features is None:
-            raise InputError("this metric compares features of the attacked network, and there is none here")
+            raise InputError("this metric compares features of the attacked network, which is not given")
         return self.features

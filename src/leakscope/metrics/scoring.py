@@ -55,16 +55,16 @@ def score(
     guess_labels: Tensor | None,
     *,
     mask: Tensor | None = None,
+    within: float | None = None,
 ) -> Scores:
     """Return the scores of guesses for the samples of T trials: inputs `T x N x ...` in [0, 1], labels `T x N`.
 
-    Guesses are cleaned (`clean`) and paired with the truth by the smallest total MSE (Hungarian). `mask` (T x N) marks real
-    samples.
+    Guesses are cleaned (`clean`) and paired with the truth (`match`). `mask` (T x N) marks real samples.
     """
     scored = torch.ones_like(truth_labels, dtype=torch.bool) if mask is None else mask
     _check(truth_inputs, truth_labels, guess_inputs, guess_labels, scored)
     shown = clean(guess_inputs)
-    pairing = match(truth_inputs, shown, scored)
+    pairing = match(truth_inputs, shown, scored, within)
     shown = arrange(shown, pairing)
     rank = truth_inputs.ndim - 2
     error = mse(truth_inputs, shown, rank=rank)
@@ -114,15 +114,21 @@ def clean(guess: Tensor) -> Tensor:
     return torch.nan_to_num(guess, nan=MID_GREY, posinf=1.0, neginf=0.0).clamp(0, 1)
 
 
-def match(truth: Tensor, guess: Tensor, scored: Tensor) -> Tensor:
-    """Return for each true sample the index of its guess (T x N), by the smallest total MSE in each trial; padding keeps its place."""
+def match(truth: Tensor, guess: Tensor, scored: Tensor, within: float | None = None) -> Tensor:
+    """Return for each true sample the index of its guess (T x N), by the smallest total MSE in each trial; padding keeps its place.
+
+    With `within`, as many pairs as possible have at most this MSE, and the total decides between equal numbers: otherwise one bad
+    guess can displace an exact one.
+    """
     pairing = torch.arange(truth.shape[1], device=truth.device).expand(truth.shape[:2]).clone()
     if truth.shape[1] == 1:
         return pairing
     for trial in range(truth.shape[0]):
         real = scored[trial].nonzero().squeeze(1)
-        order = pair(squared_distances(truth[trial, real], guess[trial, real]))
-        pairing[trial, real] = real[order.to(real.device)]
+        cost = squared_distances(truth[trial, real], guess[trial, real])
+        if within is not None:  # an MSE is at most 1, so one more pair outweighs any total
+            cost = cost + (len(real) + 1) * (cost > within)
+        pairing[trial, real] = real[pair(cost).to(real.device)]
     return pairing
 
 

@@ -73,7 +73,7 @@ class Checkpoint:
         """Return the network with the weights and buffers of the file, after checking that they belong to it."""
         file = self.file()
         if self.sha256 and self.digest() != self.sha256:
-            raise InputError(f"{file} is not the file it was: its content differs from sha256 {self.sha256[:12]}...")
+            raise InputError(f"{file} has changed: its content differs from sha256 {self.sha256[:12]}...")
         values, about = read_checkpoint(file)
         if self.round is not None and about.get("round", self.round) != self.round:
             raise InputError(f"{file} is the checkpoint of round {about['round']}, not of round {self.round}")
@@ -145,7 +145,9 @@ def check_scaling(checkpoint: Checkpoint, scaling: str) -> None:
     file = checkpoint.file()
     theirs = read_about(file).get("scaling", scaling)
     if theirs != scaling:
-        raise InputError(f"{file} was trained with data.scaling {theirs}, here it is {scaling}: give scaling: {theirs}")
+        raise InputError(
+            f"{file} was trained with data.scaling {theirs}, this scenario has {scaling}: give scaling: {theirs}"
+        )
 
 
 def _missing(file: Path) -> str:

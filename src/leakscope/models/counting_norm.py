@@ -103,6 +103,6 @@ def _present(x: Tensor) -> Tensor:
     present = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if mask is None else mask
     if present.shape != x.shape[:1]:
         raise InputError(
-            f"batch norm met {x.shape[0]} rows where the batch has {present.shape[0]} examples; it cannot tell padding apart"
+            f"batch norm received {x.shape[0]} rows, but the batch has {present.shape[0]} examples; it cannot distinguish padding"
         )
     return present

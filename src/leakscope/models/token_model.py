@@ -28,7 +28,7 @@ class _Settings(Protocol):
 
 
 class TokensFromNumbers(nn.Module):
-    """A token network behind inputs in floating numbers, the form in which clients hold their data."""
+    """A token network whose inputs are tokens as floating numbers, the form in which clients hold their data."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

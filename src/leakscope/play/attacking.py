@@ -15,7 +15,7 @@ from leakscope.attacks.engine.state import Progress
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, Reconstruction
-from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise
+from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise, whole_trials
 from leakscope.play.exposure import Exposure
 
 Report = Callable[[str, Progress], None]
@@ -38,6 +38,11 @@ class AttackResult:
     def recovered(self) -> Tensor:
         """Return which samples count as recovered (T x N)."""
         return DEFAULT_RULE.recovered(self.scores)
+
+    @property
+    def all_recovered(self) -> Tensor:
+        """Return of which trials every sample was recovered (T)."""
+        return whole_trials(self.recovered, self.scores.scored)
 
     def select(self, trials: slice | Tensor) -> AttackResult:
         """Return the result for some of the trials, with a new summary."""
@@ -84,7 +89,7 @@ def judge(
 ) -> AttackResult:
     """Return a reconstruction scored against the truth; labels are not scored where a caller's own targets stand for them."""
     labels = reconstruction.labels if truth.targets is None else None
-    scores = score(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask)
+    scores = score(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask, within=DEFAULT_RULE.mse)
     return AttackResult(name, note, reconstruction, scores, _summary(reconstruction, scores), seconds)
 
 

@@ -24,7 +24,7 @@ from leakscope.servers.manipulation import Manipulation, PerClient, dishonest_we
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ManipulationResult:
-    """What a manipulation recovers, beside what public data alone give: `attack` scores its readout, `baselines` are by name."""
+    """What a manipulation recovers, compared with public data alone: `attack` scores its readout, `baselines` are by name."""
 
     exposure: Exposure
     attack: AttackResult

@@ -47,7 +47,7 @@ from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_KNOWN, FACTS
 REMEDY = "remedy"
 MOST_PAIRS = 8
 SENTENCE_RULE = (
-    "A sentence counts as recovered if all its tokens came back in order, up to a last one that a causal language model gives no "
+    "A sentence counts as recovered if all its tokens were recovered in order, up to a last one that a causal language model gives no "
     "gradient, and no null baseline guessed it."
 )
 
@@ -170,7 +170,7 @@ def _limits(audit: Audit) -> str:
         f"Not tested: {left_out}." if left_out else "",
         f"Not tested long enough: {'; '.join(cut.name for cut in audit.short)}." if audit.short else "",
         f"The audit was given {audit.minutes:g} minutes; an attacker has as long as it likes. It looked at one set of weights "
-        "and one sample. An example that did not come back here is not thereby safe.",
+        "and one sample. An example that was not recovered may not be safe.",
         " ".join(_sentence(note) for note in audit.notes),
     ]
     return " ".join(part for part in parts if part)

@@ -20,7 +20,7 @@ from leakscope.studies.frontier import Frontier
 
 UNMANIPULATED = (
     "Only this manipulation was tested, on this sample. A client that scans the model before it trains may notice it. An example "
-    "that did not come back is not thereby safe."
+    "that was not recovered may not be safe."
 )
 
 

@@ -115,7 +115,7 @@ class _Live:
         chunks = self.run.chunks()
         trials = sum(int(str(chunk["trials"])) for chunk in chunks)
         return json.dumps(
-            {"chunks": len(chunks), "words": f"{trials} trials in {len(chunks)} chunks have landed"}
+            {"chunks": len(chunks), "words": f"{trials} trials in {len(chunks)} chunks are finished"}
         ).encode()
 
     def frame(self) -> bytes:
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/state":
             self._answer(self.live.state(), "application/json")
         else:
-            self.send_error(404, "there is / and nothing else")
+            self.send_error(404, "not found; the page is at /")
 
     def _host_is_ours(self) -> bool:
         """Refuse any other Host header, so that no foreign web page can read results through a name that resolves here."""

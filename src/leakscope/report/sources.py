@@ -24,7 +24,7 @@ RULE = (
 )
 LIMITS = (
     "These numbers hold for this data, this network with these weights, and these attacks with these many steps. An input that "
-    "did not come back is not thereby safe: a stronger or better informed attack may exist. What counts as recovered is a "
+    "was not recovered may not be safe: a stronger or better informed attack may exist. What counts as recovered is a "
     "convention; the scores of every trial are in the records."
 )
 EXPORT = "use leakscope export RUN --to csv"

@@ -27,8 +27,8 @@ SCRIPTS = ("page.js", "theme.js")
 MOST_POINTS = 60
 LIMITS = (
     "One training with one seed on this data: another seed gives another curve, by more than the interval of a point, which only "
-    "says how well the test examples measure this very model. What an update of this federation gives away is another "
-    "question: attack its checkpoints."
+    "says how well the test examples measure this model. For what an update of this federation reveals, "
+    "attack its checkpoints."
 )
 
 

@@ -35,7 +35,7 @@ def check_same(received: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -
         shapes = [tuple(each[name].shape) if name in each else "nothing" for each in (received, previous)]
         if shapes[0] != shapes[1]:
             raise InputError(
-                f"previous is of another network: {name} is {shapes[1]} there and {shapes[0]} in the model"
+                f"previous is of another network: {name} is {shapes[1]} in it and {shapes[0]} in the model"
             )
 
 

@@ -43,7 +43,7 @@ FEWEST = min(BATCHES)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """The lines of a scan, one a test; `batch` is the number of examples that the tests on data used (0: none)."""
+    """The lines of a scan, one per test; `batch` is the number of examples that the tests on data used (0: none)."""
 
     name: str
     lines: tuple[ScanLine, ...]

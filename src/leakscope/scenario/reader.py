@@ -97,7 +97,7 @@ def user_file_of(data: Mapping[str, Any], kind: str) -> UserFile:
         json.dumps(plain, ensure_ascii=False, default=str).encode("utf-8")
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         line = str(error).splitlines()[0]
-        raise InputError(f"{kind} is made of plain values, lists and mappings ({line})") from None
+        raise InputError(f"{kind} must consist of plain values, lists and mappings ({line})") from None
     return _fields(Text(data=plain), text, "", kind)
 
 

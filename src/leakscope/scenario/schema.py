@@ -90,11 +90,13 @@ def cell_model() -> type[BaseModel]:
         ),
         "baselines": (
             list_of(Literal[BASELINES]),
-            Field(list(BASELINES), description="What one gets without the update, shown beside the attacks."),
+            Field(list(BASELINES), description="Null baselines, which do not use the update."),
         ),
         "metrics": (
             list_of(Annotated[str, AfterValidator(_metric)]),
-            Field([], description="Scores beside MSE, PSNR and SSIM: the mean over a trial's examples is stored."),
+            Field(
+                [], description="Scores in addition to MSE, PSNR and SSIM: the mean over a trial's examples is stored."
+            ),
         ),
         "precision": (
             model_of(Precision, "precision"),

@@ -104,7 +104,7 @@ class Imprint:
             entry, behind = first_relu_layer(model, self.name)
             if behind is None:
                 raise InputError(
-                    f"{self.name} needs a dense layer right behind the first; {model.name!r} has none: insert units"
+                    f"{self.name} needs a dense layer directly after the first; {model.name!r} has none: insert units"
                 )
             first, bias, second = entry.weight, str(entry.bias), behind
             units, outputs = len(weights[bias]), len(weights[behind])
@@ -132,8 +132,8 @@ class Imprint:
         (slope,) = torch.autograd.grad(output.logsumexp(1).sum(), leaf)
         if not bool((slope - slope.mean()).abs().max() <= EQUAL * slope.abs().max()):
             raise InputError(
-                f"{self.name} needs the next dense layer right behind the first; {model.name!r} treats units apart between "
-                "them: insert units"
+                f"{self.name} needs the next dense layer directly after the first; {model.name!r} treats units differently "
+                "between them: insert units"
             )
 
     def _edges(self, values: Tensor, units: int) -> Tensor:

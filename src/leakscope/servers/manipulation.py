@@ -104,5 +104,5 @@ def first_relu_layer(model: Model, name: str) -> tuple[Dense, str | None]:
         (slope,) = torch.autograd.grad(output.pow(2).sum(), leaf)
         strength.append(float(slope.abs().max()))
     if strength[0] > 0 or strength[1] == 0:
-        raise InputError(f"{name} needs ReLU behind the first dense layer; {model.name!r} has another activation there")
+        raise InputError(f"{name} needs ReLU after the first dense layer; {model.name!r} has another activation there")
     return entry, layer_behind(model, entry)

@@ -140,7 +140,7 @@ def list_captures(directory: Path) -> list[Path]:
         raise InputError(f"{directory} is no directory of captures")
     paths = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
     if not paths:
-        raise InputError(f"{directory} holds no capture (a .json file beside safetensors files)")
+        raise InputError(f"{directory} contains no capture (a .json file with two safetensors files)")
     return paths
 
 

@@ -90,7 +90,7 @@ def reported_count(name: str, *records: Mapping[str, object]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What to record: every `every`-th round (the first included), at most `clients` a round, at most `most_bytes` in all."""
+    """What to record: every `every`-th round (the first included), at most `clients` per round, at most `most_bytes` in total."""
 
     directory: Path
     every: int = 1
@@ -156,7 +156,7 @@ class Recorder:
     def leave_out(self, why: str) -> bool:
         """Count a capture that was not written; warn the first time. Return False."""
         if not self.left_out:
-            warnings.warn(f"an update was not recorded ({why}); training goes on", stacklevel=3)
+            warnings.warn(f"an update was not recorded ({why}); training continues", stacklevel=3)
         self.left_out[why] += 1
         return False
 

@@ -125,4 +125,4 @@ def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
             return {name: file.get_slice(name)[row : row + 1][0] for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, IndexError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be read ({reason}); running the scenario again makes it anew") from None
+        raise InputError(f"{path} cannot be read ({reason}); run the scenario again to write it again") from None

@@ -88,7 +88,7 @@ def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem
         words = "needs to know the client's transformations: give knowledge.defence: true, or use ig"
         return [Problem(("attack",), f"{attack.name} {words}")]
     if settings.client.rounds > 1 and settings.client.on_data is not None:
-        words = "looks through one round: a client draws its transformations anew in every round"
+        words = "supports one round: a client draws new transformations in every round"
         return [Problem(("client", "rounds"), f"{attack.name} {words}")]
     return []
 
@@ -110,7 +110,7 @@ def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> li
     where, remedy = (
         (("attack", "tv"), "give tv: 0") if "tv" in settings.recipe.settings else (("attack", "priors"), "leave it out")
     )
-    return [Problem(where, f"total variation is for pictures, an input here is {shape}: {remedy}")]
+    return [Problem(where, f"total variation is for pictures, an input is {shape}: {remedy}")]
 
 
 def _dropout_misfit(settings: CellSettings) -> str:

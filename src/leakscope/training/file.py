@@ -142,8 +142,11 @@ def file_model() -> type[BaseModel]:
         "decay": (model_of(Decay, "decay"), Field({}, description="How the learning rate falls.")),
         "norm": (Literal["eval", "train"], Field("eval", description="Batch norm (and dropout) while clients train.")),
         "rounds": (number, Field(description="How many rounds.")),
-        "checkpoints": (list_of(number), Field([], description="Rounds whose model is kept, beside the last.")),
-        "evaluate": (number, Field(1, description="Accuracy is measured every so many rounds, and at the end.")),
+        "checkpoints": (list_of(number), Field([], description="Rounds whose model is kept, in addition to the last.")),
+        "evaluate": (
+            number,
+            Field(1, description="Number of rounds between measurements of accuracy; it is also measured at the end."),
+        ),
         "seed": (Annotated[int, Field(ge=0, lt=2**31)], Field(0, description="Partition, weights, selection, order.")),
         "precision": (model_of(HowToRun, "precision"), Field({}, description="How to run.")),
     }

@@ -124,7 +124,7 @@ def refuse_kept(directory: Path) -> None:
     """Raise if the folder holds private heads but the training does not keep them."""
     if sorted((directory / FOLDER).glob("round-*")):
         raise InputError(
-            f"{directory / FOLDER} holds private heads: go on with --keep-private, which keeps them there, or choose a new --out"
+            f"{directory / FOLDER} contains private heads: continue with --keep-private, which keeps them there, or choose a new --out"
         )
 
 

@@ -256,7 +256,7 @@ class _Run:
         if private is None and first.private:
             raise InputError(
                 f"{self.directory} is after round {state.rounds} of {self.training.rounds} and its private heads were not kept, "
-                "so it cannot be gone on with: choose a new --out, with --keep-private to be able to go on later"
+                "so it cannot be continued: choose a new --out, with --keep-private to be able to continue later"
             )
         return unpack(path.read_bytes(), first, private)[0]
 

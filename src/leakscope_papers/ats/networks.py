@@ -63,7 +63,7 @@ def _trained(recipe: Recipe, data: str, directory: Path | None, say: Say, device
     if trained is not None and epochs == wanted:
         return trained
     name = f"network with policy {recipe.transform.policy}"
-    say(f"{name}: training, {epochs} of {wanted} epochs are there")
+    say(f"{name}: training, {epochs} of {wanted} epochs are done")
 
     def watch(epoch: Epoch) -> None:
         if (epoch.number + 1) % 20 == 0:

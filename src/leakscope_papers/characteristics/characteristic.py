@@ -200,7 +200,7 @@ def measured(
             "a distance is infinite: Rule(cap=...) says what a diverged trial counts, such as Rule(cap=10.0)"
         )
     if not bool(counted.any()):
-        raise InputError("no sample has a distance: of samples that are zero throughout there is no relative error")
+        raise InputError("no sample has a distance: the relative error of an all-zero sample is not defined")
     share = each.dtype == torch.bool
     estimate = estimate_rate(each, counted) if share else estimate_mean(each.double().nan_to_num(nan=0.0), counted)
     lost = 0 if finite is None else int((~finite.reshape(len(finite), -1).all(1)).sum())

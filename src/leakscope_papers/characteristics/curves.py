@@ -52,7 +52,7 @@ def measure_curves(
         report(who)
         settings.append(list(_settings(line, who, counted, participants, notes)))
     if not any(setting.strength for of_line in settings for setting in of_line):
-        raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
+        raise InputError("no trial at a strength above 0 is finished: there is nothing to draw yet")
     for line, of_line, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
         points: dict[str, list[Point]] = {}
         for setting in of_line:
@@ -119,7 +119,7 @@ def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[s
         held = _held(line.run, cell)
         if held is None or len(held.records) < wanted:
             landed = 0 if held is None else len(held.records)
-            notes.append(f"{who}: {landed} of {wanted} trials have landed at {strength:g}")
+            notes.append(f"{who}: {landed} of {wanted} trials are finished at {strength:g}")
         if held is None:
             continue
         ratio = _ratio(cell, held.records)

@@ -3,7 +3,7 @@
 import typer
 
 paper = typer.Typer(
-    help="The tables and figures of papers as experiments: published beside measured.", no_args_is_help=True
+    help="Measure the tables and figures of papers and compare them with the published numbers.", no_args_is_help=True
 )
 
 # After `paper`: these imports load the command line, which imports `paper` from here.

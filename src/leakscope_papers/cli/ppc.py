@@ -30,19 +30,21 @@ Runs = Annotated[
     list[Path], typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN")
 ]
 TrainingFile = Annotated[
-    Path | None, typer.Option(help="A training file: it is trained under every defence of the runs for the accuracies.")
+    Path | None, typer.Option(help="Training file; trained with every defence of the runs to measure accuracies.")
 ]
 AccuracyFiles = Annotated[
     list[Path] | None,
-    typer.Option(help="Instead: a CSV with strength, accuracy and tests; one for each run, in their order."),
+    typer.Option(help="Instead of --training: a CSV with strength, accuracy and tests, one for each run, in order."),
 ]
 Along = Annotated[
     list[str] | None,
     typer.Option(
-        help="The strength, such as defences.0.sigma; once, or once for each run. The only one there is if not given."
+        help="Axis of the strength, such as defences.0.sigma; once, or once for each run. By default the only axis."
     ),
 ]
-Participants = Annotated[int, typer.Option(help="Tracing: how many parts the attacked pictures are split into.")]
+Participants = Annotated[
+    int, typer.Option(help="Number of participants for tracing, among whom the attacked images are split.")
+]
 Out = Annotated[Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")]
 
 
@@ -54,7 +56,7 @@ def ppc(
     participants: Participants = 10,
     out: Out = None,
     device: Annotated[
-        str, typer.Option(help="Where to train: auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:N.")
+        str, typer.Option(help="Device for training: auto (CUDA if available, else the CPU), cpu, cuda or cuda:N.")
     ] = "auto",
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
@@ -201,7 +203,7 @@ class _TrainedAccuracies:
 
 def _way_on(result: Result, how: _TrainingOptions) -> str:
     if result.resumable:
-        return f"what was trained is saved, go on with: {how.command}"
+        return f"finished trainings are saved; continue with: {how.command}"
     return (
         "its private heads were not kept (--keep-private), so it cannot be gone on with: "
         f"delete {how.directory} and begin again with that option"

@@ -12,9 +12,9 @@ import typer
 from leakscope.core.errors import InputError
 from leakscope_papers.cli.run import OUT
 
-Scale = Annotated[str | None, typer.Option(help="smoke, small or full; the largest there if not given.")]
+Scale = Annotated[str | None, typer.Option(help="smoke, small or full; the largest one measured if not given.")]
 Only = Annotated[list[str] | None, typer.Option(help="Items or papers; all that were measured if not given.")]
-Runs = Annotated[Path, typer.Argument(help="Where the runs lie.")]
+Runs = Annotated[Path, typer.Argument(help="Directory of the runs.")]
 
 
 def report(
@@ -23,10 +23,10 @@ def report(
     scale: Scale = None,
     only: Only = None,
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="Read the results recorded with the papers, not the runs of a directory.")
+        bool, typer.Option("--recorded", help="Read the recorded results of the papers instead of a directory of runs.")
     ] = False,
 ) -> None:
-    """Write the page of all items that were run: published beside measured, claims, doubts, pictures."""
+    """Write the page of all items that were run: published and measured numbers, claims, doubts, images."""
     from leakscope_papers.pages.page import render_papers
     from leakscope_papers.results import results_in
 
@@ -44,7 +44,7 @@ def record(
     only: Only = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where to write OUT/ITEM.SCALE.json; into the papers' own folders if not given."),
+        typer.Option(help="Directory for ITEM.SCALE.json; the folders of the papers if not given."),
     ] = None,
 ) -> None:
     """Record the rows of runs as JSON, one file an item and scale: settings, n, mean, interval, versions, machine, date.
@@ -106,7 +106,7 @@ def status(only: Only = None) -> None:
 def render(
     names: Annotated[list[str] | None, typer.Argument(help="Papers; all that have results if not given.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit 1 where a page differs from its data.")
+        bool, typer.Option("--check", help="Write nothing; exit with code 1 if a page differs from its data.")
     ] = False,
 ) -> None:
     """Write the README of each paper from its recorded results and notes."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leakscope_papers.items import Item, Part
 
 OUT = Path("leakscope-papers")
-Out = Annotated[Path, typer.Option(help="Where the runs lie: OUT/item/scale/part.")]
+Out = Annotated[Path, typer.Option(help="Directory of the runs: OUT/item/scale/part.")]
 
 
 def list_items() -> None:
@@ -76,28 +76,28 @@ def run(
     scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "smoke",
     out: Out = OUT,
     only: Annotated[
-        list[str] | None, typer.Option(help="Run these parts of the items only.", show_default=False)
+        list[str] | None, typer.Option(help="Run only these parts of the items.", show_default=False)
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Your own copy of a data set in place of its stand-in: femnist=PATH.", show_default=False),
+        typer.Option(help="Your own copy of a data set instead of its substitute: femnist=PATH.", show_default=False),
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, help="At most so many trials a cell now; the rest by the command without it.", show_default=False
+            min=1, help="At most this many trials per cell; the command without it runs the rest.", show_default=False
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run and write nothing.")] = False,
     engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     device: Device = "auto",
     workers: Workers = None,
-    memory: Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-    log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory limit of the running chunks, such as 4G.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
+    log_json: Annotated[Path | None, typer.Option(help="Append every event to this file as a line of JSON.")] = None,
 ) -> None:
-    """Run items of papers at a scale: all their trials and rows, or those that their runs still lack."""
+    """Run items of papers at a scale: all trials and rows that are not in the run directory yet."""
     limit = parse_memory(memory)
     if not dry_run or device == "auto":  # a run on a GPU may be planned without one
         device = choose_device(device, quiet=quiet)
@@ -134,7 +134,7 @@ def run(
             if not quiet:
                 typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
     if not quiet:
-        typer.echo(f"all there; leakscope paper report {shlex.quote(str(out))}")
+        typer.echo(f"all done; leakscope paper report {shlex.quote(str(out))}")
 
 
 def _describe(work: dict[Path, tuple[Item, Part]], scale: str, device: str, trials: int | None) -> None:
@@ -216,7 +216,7 @@ def _run_program(
 
 
 def _stopped(title: str, again: str) -> NoReturn:
-    sys.stderr.write(f"leakscope: stopped at {title}; what has landed is saved; go on with: {again}\n")
+    sys.stderr.write(f"leakscope: stopped at {title}; finished chunks are saved; continue with: {again}\n")
     raise typer.Exit(130)
 
 

@@ -16,7 +16,7 @@ VALUES, ROWS = "values right", "rows right"
 ROW_RANK = 2  # N x F
 RULE = (
     f"A word is right when it is the same, a number when it lies within {TOLERANCE:.0%} of its column's range. A column that is "
-    "nearly always the same is right without any attack: read the baselines beside it."
+    "nearly always the same is right without any attack: compare it with the baselines."
 )
 
 
@@ -34,7 +34,7 @@ def _of_part(part: str, run: Run) -> ColumnTable | None:
     if tables:
         return _table(part, tables)
     lost = _undecoded(run)
-    words = f"columns of {lost} cannot be decoded here: the data set is not there"
+    words = f"columns of {lost} cannot be decoded: the data set is missing"
     return ColumnTable(part, (), ((words, ()),)) if lost else None
 
 

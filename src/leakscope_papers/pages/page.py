@@ -90,7 +90,7 @@ def claim_rows(findings: Sequence[Finding]) -> tuple[ClaimRow, ...]:
 def render_papers(results: Sequence[Result], *, command: str) -> str:
     """Return the page of these results as one self-contained HTML text; `command` is the one that produced it."""
     values = {
-        "title": "Papers: published beside measured",
+        "title": "Papers: published and measured",
         "headline": "What the papers print, and what we measured",
         "explanation": HOW.replace("*", ""),
         "limits": LIMITS,

@@ -16,7 +16,7 @@ from leakscope_papers.pages.plots import PlotPanel, Plotted, Point, Series
 
 SOME_MARKS = 6
 WIDEST = 40.0  # a column
-OTHERWISE = "Measured otherwise than in the paper: "
+OTHERWISE = "Differences from the paper: "
 REGIONS = {
     Region.GREEN.value: "green: the perturbation is above the gradient",
     Region.WHITE.value: "white: between",
@@ -114,7 +114,7 @@ def undrawn(plotted: Plotted) -> str:
     """Return why a plot or a part of it is not drawn; "" if all of it is."""
     plot = plotted.plot
     if not plotted.panels:
-        why = "these runs kept no curve; runs made anew do" if plot.curve else "nothing of it is measured here"
+        why = "these runs kept no curve; run them again" if plot.curve else "nothing of it is measured here"
         return f"{plot.title}: not drawn, {why}."
     if plotted.without:
         return f"{plot.title}: {plotted.without} cells have no number for {title_of(plot.x)} and are not drawn."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from leakscope_papers.scales import scale_of
 README = "README.md"
 MOST_LINES = 300
 MOST_REASONS = 12  # of differences, the most frequent first
+MOST_NAMED = 2  # attackers, rules or readings that a verdict names
 NO_NUMBER = "no number"
 
 
@@ -66,8 +68,10 @@ def _head(paper: str, notes: Notes | None, results: Sequence[Result]) -> list[st
     lines += ["## What the paper claims", "", " ".join(notes.claims.split()), ""] if notes else []
     lines += ["## What we found", ""]
     lines += [f"- {filled(sentence, _find)}" for sentence in (notes.found if notes else ())]
-    lines += ["", f"{len(rows):,} rows were measured"]
-    lines[-1] += f"; {unknown:,} of them: {NOT_RECORDED} (they are older than stored settings)." if unknown else "."
+    lines += [
+        "",
+        f"{len(rows):,} rows were measured" + f"; {NOT_RECORDED} for {unknown:,} of them" * bool(unknown) + ".",
+    ]
     return [*lines, "", HOW, ""]
 
 
@@ -110,7 +114,9 @@ def _numbers(result: Result) -> str:
 
 
 def _claims(results: Sequence[Result]) -> list[str]:
-    lines = ["## Claims", "", "| claim | printed | ours, n | verdict |", "|---|---|---|---|"]
+    lines = ["## Claims", "", "*Printed* counts the cases that hold on the paper's own numbers, *ours* shows one case."]
+    lines += ["`leakscope paper report --recorded` shows every case.", ""]
+    lines += ["| claim | printed | ours, n | verdict |", "|---|---|---|---|"]
     for result in results:
         name = result.item.name.partition("-")[2]
         for claim_findings in _by_claim(findings_to_show(result.findings)):
@@ -128,24 +134,23 @@ def _by_claim(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
 
 
 def _claim_cells(result: Result, findings: Sequence[Finding]) -> list[str]:
-    """Return what printed and measured numbers say about a claim, with an example each, and the verdict."""
+    """Return how a claim stands in the printed numbers, one measured case, and the verdict."""
     first = next((finding for finding in findings if finding.column.judged and finding.cases), findings[0])
     verdict = _verdict(findings)
     reported = [row for row in (result.recorded.reported if result.recorded else ()) if row[0] == first.claim.says]
     if first.word == UNMEASURED and reported:
-        _, column, words = reported[0]
-        verdict = f"not in the recorded rows; reported when it was run: {_short(words)}" + f" ({column})" * bool(column)
+        verdict = f"rows not recorded; when run: {_short(reported[0][2])}"
     return [_printed(result.item, first), _ours(result, first), verdict]
 
 
 def _printed(item: Item, finding: Finding) -> str:
-    """Return how many of the claim's cases hold on the printed numbers, and the first of them."""
+    """Return how many of the claim's cases hold on the printed numbers."""
     column = Column("", "")
     printed = examine(finding.claim, printed_cells(item.printed, column), column)
     if not printed.cases:
         return NO_NUMBER
     held = sum(case.holds for case in printed.cases)
-    return f"{held} of {len(printed.cases)} hold; {printed.cases[0].words}"
+    return f"{held} of {len(printed.cases)}"
 
 
 def _ours(result: Result, finding: Finding) -> str:
@@ -160,29 +165,48 @@ def _ours(result: Result, finding: Finding) -> str:
 
 
 def _verdict(findings: Sequence[Finding]) -> str:
-    """Return the verdicts, each with its columns if they differ."""
+    """Return the verdicts; if they differ, each with the attackers, rules or readings that set it apart, or their number."""
     verdicts: dict[str, list[Finding]] = {}
     for finding in findings:
         verdicts.setdefault(finding.word, []).append(finding)
-    if len(findings) == 1 or set(verdicts) <= {UNTESTED, UNMEASURED}:
+    if len(verdicts) == 1 or set(verdicts) <= {UNTESTED, UNMEASURED}:
         return _short(findings[0].sentence)
-    words = []
-    for word, same in verdicts.items():
-        columns = list(dict.fromkeys(_column(finding) for finding in same))
-        more = f" and {len(columns) - 2} more" if len(columns) > 2 else ""
-        example = _short(same[0].sentence) if len(same) == 1 else word
-        words.append(f"{example} ({', '.join(columns[:2])}{more})" if len(verdicts) > 1 else _short(same[0].sentence))
-    return "; ".join(words)
+    facets = [
+        [(each.column.attacker, each.rule, each.column.reading)[place] for each in findings] for place in range(3)
+    ]
+    words = [each.word for each in findings]
+    where = {word: _where(word, words, facets) for word in verdicts}
+    named = [f"{word} ({' and '.join(values)})" for word, values in where.items() if values]
+    counted = [f"{word} in {words.count(word)}" for word, values in where.items() if not values]
+    return "; ".join([*named, *([f"{', '.join(counted)} of {len(words)} columns"] if counted else [])])
 
 
-def _column(finding: Finding) -> str:
-    return ", ".join(word for word in (finding.column.title, finding.rule) if word)
+def _where(word: str, words: Sequence[str], facets: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the values of the first facet that occur under this verdict only, () if there are none or too many.
+
+    >>> _where("holds", ["holds", "fails"], [["knows", "knows"], ["by content", "by convergence"]])
+    ('by content',)
+    >>> _where("holds", ["holds", "fails", "holds"], [["a", "a", "b"]])
+    ()
+    """
+    for values in facets:
+        mine = {value: None for value, each in zip(values, words, strict=True) if each == word}
+        rest = {value for value, each in zip(values, words, strict=True) if each != word}
+        if len(mine) <= MOST_NAMED and not rest & set(mine) and all(mine):
+            return tuple(mine)
+    return ()
 
 
 def _short(sentence: str) -> str:
-    """Return a finding with only its first count."""
-    head = sentence.partition("; likely because")[0].partition(". Against")[0]
-    return head.partition(" for and ")[0].rpartition(",")[0] if " for and " in head else head
+    """Return a finding with only its first count.
+
+    >>> _short("does not hold (success by content): 0 of 6 cases hold (2 more were not measured), 0 for and 6 against it")
+    'does not hold (success by content): 0 of 6, 2 not measured'
+    """
+    head = sentence.partition("; likely because")[0].partition(". Against")[0].replace("none has an", "no")
+    head = head.partition(" for and ")[0].rpartition(",")[0] if " for and " in head else head
+    counts = re.sub(r" \((\d+) more (?:was|were) not measured\)", r", \1 not measured", head)
+    return re.sub(r"(of \d+) cases(?: hold)?", r"\1", counts)
 
 
 def _not_reproduced(notes: Notes | None, results: Sequence[Result]) -> list[str]:
@@ -209,8 +233,9 @@ def _again(paper: str, notes: Notes | None, results: Sequence[Result]) -> list[s
 
 def _machine(source: object) -> str:
     facts = dict(source) if isinstance(source, dict) else {}
-    torch = f"torch {facts['torch']}" if "torch" in facts else ""
-    return ", ".join(word for word in (str(facts.get("device", "")), torch) if word)
+    device = ", ".join(part for part in re.split(r", ?", str(facts.get("device", ""))) if part not in ("", "not known"))
+    torch = f"torch {str(facts['torch']).partition('+')[0]}" if "torch" in facts else ""
+    return ", ".join(word for word in (device, torch) if word)
 
 
 def markdown_row(cells: Sequence[str]) -> str:

@@ -18,8 +18,7 @@ HEAD = """\
 
 Written by `tools/papers.py` from the recorded results; do not edit it by hand. [Tables of papers](how-to/papers.md) explains how an item is
 run and compared; the page of a paper shows every number. *Measured* counts the printed numbers that we measured, *at size* those at n >= 50
-or at the paper's own size, *alike* those that agree or are close. If a paper can be read in several ways, the reading with most alike
-numbers counts.
+or at the paper's own size. Of the readings of a paper the one with most numbers that agree or are close counts.
 """
 NO_NUMBER = "prints no number"
 
@@ -39,7 +38,10 @@ def paper_line(paper: str, numbers: Numbers) -> str:
 
 def summary_table(folder: str) -> str:
     """Return a Markdown table of the papers, one a line; `folder` is the path from the page to the folder of the papers."""
-    lines = ["| paper | printed numbers | measured | at size | of those measured alike |", "|---|---|---|---|---|"]
+    lines = [
+        "| paper | printed numbers | measured | at size | agree or close, of those measured |",
+        "|---|---|---|---|---|",
+    ]
     for paper, home in papers().items():
         numbers, notes = total(choose_items([paper])), read_notes(home)
         title = f"[{notes.title if notes else paper}]({folder}/{paper}/README.md)"
@@ -54,7 +56,10 @@ def standing_page() -> str:
     for paper, home in papers().items():
         notes = read_notes(home)
         lines += [f"## {notes.title if notes else paper}", ""]
-        lines += ["| item | what | measured at | alike, measured, printed | why the rest |", "|---|---|---|---|---|"]
+        lines += [
+            "| item | what | measured at | agree or close, measured, printed | why others differ or are missing |",
+            "|---|---|---|---|---|",
+        ]
         lines += [markdown_row(_cells(paper, item)) for item in choose_items([paper])]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -94,7 +94,7 @@ class PlannedRows:
     def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
         """Raise: a program must not add a row without asking `done`, nor one that is done."""
         del where, values, curves
-        raise InputError(f"row {key!r} was made without asking whether it is there")
+        raise InputError(f"row {key!r} was computed without checking whether it is stored")
 
     def values(self, key: str) -> Mapping[str, tuple[float | None, ...]]:
         """Return no numbers: nothing is computed."""
@@ -133,7 +133,7 @@ class KeptRows:
     def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
         """Store a row and write the file; raises for a key that exists or that was not asked for."""
         if key in self.rows or key not in self.asked:
-            raise InputError(f"row {key!r} was made without asking whether it is there")
+            raise InputError(f"row {key!r} was computed without checking whether it is stored")
         self.rows[key] = _row(key, where, values, curves or {})
         self.added += 1
         self._write()

@@ -101,12 +101,12 @@ def test_a_file_that_is_not_this_programs_is_refused(tmp_path: Path, spoil: Call
 
 def test_a_row_that_nobody_asked_for_or_that_is_there_is_refused(tmp_path: Path) -> None:
     with keeping(tmp_path, {}, FACTS) as keep:
-        with pytest.raises(InputError, match="without asking"):
+        with pytest.raises(InputError, match="without checking"):
             keep.add("a", {}, {})
         assert not keep.done("a")
         keep.add("a", {}, {"m": [1.0]})
         assert keep.done("a")
-        with pytest.raises(InputError, match="without asking"):
+        with pytest.raises(InputError, match="without checking"):
             keep.add("a", {}, {})
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from leakscope.attacks.engine.forms import ALONE, THREADED, TRACE_AFTER
+from leakscope.attacks.engine.forms import ALONE, THREADED, trace_after
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.state import Problem, Stop
 from leakscope.core.errors import TooLargeError
@@ -83,8 +83,8 @@ class Room:
         engine = Engine(self.model, take(self.problem, slice(0, 1)), self.stop, probed, record=False)
         at_once = 1 if form in ALONE else NARROWEST
         _, held, peak, operations = count_bytes(engine.rehearse, self.limit // at_once)
-        long = self.stop.iterations * self.problem.optimiser.evaluations > TRACE_AFTER
-        traced = form in THREADED or (long and form != "loop")
+        most = self.stop.iterations * self.problem.optimiser.evaluations
+        traced = form in THREADED or (most > trace_after(most) and form != "loop")
         stored = sum(t.numel() * t.element_size() for t in tensors(self.problem)) // trials(self.problem.unknowns)
         need = Footprint(
             form,

@@ -44,7 +44,8 @@ THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a
 ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
 ON_CUDA = ("native", "im2col", "loop", "compiled")  # forms for a CUDA device; the others are for the cores of a CPU
 STREAMS = 8  # single trials that a recorded loop runs side by side
-TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) pays
+TRACE_AFTER = 40  # calls after which tracing (1 to 6 s, as long as 40 to 190 of them) pays in a long run
+LONG_RUN = 10 * TRACE_AFTER  # evaluations of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,11 @@ def value_alone(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -
         return value_at(model, unknowns, facts, iteration)
     with plain_autograd():
         return value_at(model, unknowns, facts, iteration).detach()
+
+
+def trace_after(most: int) -> int:
+    """Return after how many calls a run of at most `most` evaluations is traced: tracing must not take longer than the run."""
+    return TRACE_AFTER if most >= LONG_RUN else 3 * TRACE_AFTER
 
 
 class Evaluator:
@@ -297,7 +303,7 @@ class Evaluator:
             if self.form != "channels_last" or "view size is not compatible" not in str(error):
                 raise
             raise InputError(
-                f"model {self.model.name!r} calls view() on pictures, which cannot be with channels last in memory: use the form "
+                f"model {self.model.name!r} calls view() on pictures, which fails with channels last in memory: use the form "
                 "'parallel', or reshape() in the model"
             ) from None
         single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)

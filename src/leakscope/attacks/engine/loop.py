@@ -16,7 +16,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.forms import ALONE, Evaluator, value_alone, value_at
+from leakscope.attacks.engine.forms import ALONE, Evaluator, trace_after, value_alone, value_at
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Recorder, State, Stop, single_numbers
 from leakscope.attacks.engine.tick import Ticker, where
 from leakscope.attacks.priors import GUESS
@@ -192,7 +192,8 @@ class Engine:
         if form == "compiled":
             self._report(state, force=True, note="compiling the step (once for this shape; kept on disk)")
         self.laid_out = int((state.lane >= 0).sum())
-        make = partial(Evaluator, self.model, state.unknowns, local.facts, form, real=self.laid_out)
+        after = trace_after(self.stop.iterations * self.problem.optimiser.evaluations)
+        make = partial(Evaluator, self.model, state.unknowns, local.facts, form, trace_after=after, real=self.laid_out)
         evaluators = cache(lambda turn: make(wanted=turn))
         return Ticker(local, self.stop, self.recorder, evaluators, record=self.record)
 

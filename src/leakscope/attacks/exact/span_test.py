@@ -64,7 +64,7 @@ class SpanEnd(enum.Enum):
     CLOSEST = "sentences closest to a span that moved in local steps"
     MASKED = "sentences in the spans, with the masks of dropout solved for"
     MASKED_TOKENS = "tokens by position, with the masks of dropout solved for"
-    TOKENS = "tokens by position; no later layer has a span that tells sentences apart"
+    TOKENS = "tokens by position; no later layer has a span that distinguishes sentences"
     NO_LAYER = "no trained dense layer reads single tokens"
     CANNOT_RUN = "the network does not run on the sentences that the test tries, such as shorter ones"
     NO_UPDATE = "the first dense layers have no update"

@@ -35,7 +35,7 @@ COARSE = 3e-4  # error of a quotient, relative to its size, above which it is no
 MOST = 4096  # candidates, those with the smallest errors
 CLEAR = 10.0  # errors by which a coefficient or a unit's value is not zero
 FAR = 20.0  # errors by which a quotient is not another
-WORKS_FOR = "a first dense layer with a bias, behind which units are silent"
+WORKS_FOR = "a first dense layer with a bias whose units can be silent (ReLU)"
 
 
 @dataclass(frozen=True, slots=True)

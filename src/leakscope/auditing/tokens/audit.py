@@ -115,7 +115,7 @@ def _expose(
     compared = compare(target.loss, target.labels, model, numbers, notes, padded=False)
     client = make_client(target, Scaling(), compared.loss)
     if client.on_data is not None or client.on_model is not None:
-        raise UntestedError("defences on the data and on the model are of images; audit this model without them")
+        raise UntestedError("defences on the data and on the model apply to images; audit this model without them")
     if client.aggregation.dropouts or client.aggregation.skew > 1:
         raise UntestedError(
             "clients of tokens that drop out or differ in size are not simulated; sum those that answer"

@@ -70,7 +70,7 @@ def search_tokens(
         if iterations < ENOUGH_SHARE * most:
             unfinished.append(f"{name} ran {iterations} of {most} iterations")
     if drops(exposure):
-        untested.append(Untested(MASKS, "not built: masks are solved for exactly, or not at all"))
+        untested.append(Untested(MASKS, "not implemented: masks are solved for exactly or not at all"))
         unfinished.append(MASKS)
     return Searched(tuple(leaks), tuple(lines), tuple(untested), tuple(unfinished))
 

@@ -17,7 +17,7 @@ from leakscope.play.text_leak import TextLeak
 
 CLOSER = 0.2  # ROUGE-1
 SEARCH = "attacks that search over tokens (TAG, LAMP)"
-NOT_RUN = Untested(SEARCH, "they run where the sentences are known")
+NOT_RUN = Untested(SEARCH, "they run only if the sentences are known")
 
 
 def grade_text(leak: TextLeak, labels: LabelReading | None = None, *, unfinished: Sequence[str] = ()) -> Grade:

@@ -63,7 +63,7 @@ class Sparsify:
 
 @dataclass(frozen=True, slots=True)
 class DeepCompression:
-    """Send the largest coordinates of the accumulated updates; coordinates that are not sent stay for later rounds.
+    """Send the largest coordinates of the accumulated updates; coordinates that are not sent are kept for later rounds.
 
     With momentum correction and masking. `drop` or `share` as in `Sparsify`; without either, 0.99 is dropped.
 
