@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.attacks.label_rules.choice import by_residual, read_batch
 from leakscope.attacks.label_rules.counts import calibrated, counts, least_counts
@@ -20,8 +20,9 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
+from leakscope.data import load
 from leakscope.defences import GaussianNoise
-from leakscope.models import Torch, build, draw_parameters
+from leakscope.models import Torch, build, draw_parameters, from_module
 
 torch.set_num_threads(1)
 CLASSES, TRIALS = 10, 60
@@ -185,6 +186,28 @@ def test_a_fresh_network_gives_sure_and_right_labels_and_a_learned_one_does_not(
     assert torch.equal(counted(read.labels)[read.sure], counted(batch.labels)[read.sure])
     model, seen, knowledge, batch = learned(32)
     assert read_batch(model, seen, knowledge, KEYS).sure.double().mean() < 0.1
+
+
+@pytest.mark.parametrize("samples", [4, 8, 16])
+def test_shares_that_were_cut_to_whole_ones_make_no_labels_sure(samples: int) -> None:
+    data = load("digits")
+    labels = torch.as_tensor(data.labels("train", range(400)))
+    x, y = data.pictures("train", range(400))[labels < 2], labels[labels < 2]
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 2))
+    stepper = torch.optim.Adam(network.parameters(), 0.01)
+    for _ in range(20):
+        stepper.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        stepper.step()
+    model, trials = from_module(network, input_shape=(1, 8, 8)), 40
+    chosen = torch.randint(len(x), (trials, samples), generator=torch.Generator().manual_seed(1))
+    batch, client, seeds = make_batch(x[chosen], y[chosen], classes=2), Client(), list(range(trials))
+    weights = {name: value.expand(trials, *value.shape).clone() for name, value in model.parameters.items()}
+    seen, knowledge = client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch)
+    read = read_batch(model, seen, knowledge, random.key(seeds))
+    wrong = (counted(read.labels) != counted(batch.labels)).any(1)
+    assert int((read.sure & wrong).sum()) <= trials // 20
 
 
 def test_smaller_clients_get_labels_of_their_own_number() -> None:

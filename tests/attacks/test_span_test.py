@@ -342,6 +342,62 @@ def test_fresh_adapters_a_small_budget_and_adamw_give_nothing() -> None:
     assert adapted_reading(x, rank=4, steps=5, optimiser=torch.optim.AdamW).end is SpanEnd.NOTHING
 
 
+class OwnAdapter(nn.Module):
+    """A low-rank adapter written by hand: two matrices and a product, no dense layers."""
+
+    def __init__(self, dense: nn.Module) -> None:
+        super().__init__()
+        self.dense = dense.requires_grad_(False)
+        self.A = nn.Parameter(torch.randn(24, 64, dtype=torch.float64) / 8)
+        self.B = nn.Parameter(torch.randn(24, 64, dtype=torch.float64) / 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.dense(x) + x @ self.A.T @ self.B
+        return output
+
+
+def test_adapters_written_by_hand_give_the_sentences_that_dense_layers_give() -> None:
+    module, x = network().requires_grad_(False), sentences(1, seed=1)
+    for name, layer in list(module.named_modules()):
+        if isinstance(layer, nn.Linear) and name.endswith(("query", "value")):
+            parent, _, own = name.rpartition(".")
+            setattr(module.get_submodule(parent), own, OwnAdapter(layer))
+    sent = gradient_of(module, x)
+    assert {name[-2:] for name in sent} == {".A", ".B"}
+    sources = find_shared_inputs(token_network(module, weights_of(module)), sent, VOCABULARY, LENGTH)
+    assert sources[0].weights == tuple(name for name in sent if name.endswith(".A"))[:2]
+    assert [each.columns for each in sources[:2]] == [frozenset(), frozenset({sources[1].weights[0]})]
+    reading = read_gradient(module, x)
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, whose projections are one matrix and whose layers are skipped on a fast path."""
+
+    def __init__(self, *, batch_first: bool = True) -> None:
+        super().__init__()
+        self.embedding, self.batch_first = nn.Embedding(VOCABULARY, 64), batch_first
+        self.places = nn.Parameter(torch.randn(LENGTH, 64))
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=batch_first)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=batch_first), nn.Linear(64, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.embedding(x) + self.places[: x.shape[1]]
+        states = states if self.batch_first else states.transpose(0, 1)
+        states = self.encoder(states, src_key_padding_mask=x == -1)
+        output: Tensor = self.head(states.mean(1 if self.batch_first else 0))
+        return output
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_an_encoder_of_torch_gives_its_sentences(batch_first: bool) -> None:
+    torch.manual_seed(0)
+    module, x = Encoder(batch_first=batch_first).double().eval(), sentences(2)
+    reading = read_gradient(module, x)
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 class Conv1D(nn.Module):
     """A dense layer with its weight as d x o, as in `transformers`."""
 

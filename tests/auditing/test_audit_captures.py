@@ -287,10 +287,11 @@ def test_rounds_of_one_client_are_one_client(tmp_path: Path, told: dict[str, Any
     for run in made.unscored if told else (*made.runs, *made.nulls):
         assert run.reconstruction.trials == 2
     assert any(BEST_ROUND in note for note in made.notes)
+    assert made.short
+    assert all(cut.working <= cut.clients == 2 for cut in made.short)
     if not told:
         assert (made.measures.asr.n, made.measures.asr.trials) == (16, 2)
         assert made.exposure.trials == 2
-        assert all(cut.clients == 2 for cut in made.short)
         assert made.labels.n == 16
 
 

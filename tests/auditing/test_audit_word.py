@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from leakscope.auditing.target_audit import left_out_statistics, scored_audit
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import Client
 from leakscope.core.progress import SILENT
+from leakscope.core.tree import Tree
 from leakscope.core.types import Outcome
 from leakscope.defences import GaussianNoise
 from leakscope.play import AttackResult, Exposure, judge
@@ -180,6 +181,23 @@ def test_an_update_that_says_nothing_is_untested(model: nn.Module, clients: int,
     assert made.runs == ()
     assert made.failures(GATE)
     assert [item.what for item in made.untested] == ["the model"]
+
+
+@dataclass(frozen=True)
+class SendNothing:
+    """A defence of one's own that leaves nothing of the update."""
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        del key
+        return {name: torch.zeros_like(value) for name, value in update.items()}
+
+
+def test_a_defence_that_sends_zeros_is_untested() -> None:
+    made = audit_target(
+        Target(model=Changed(lambda x: x), defences=(SendNothing(),), **sample()), minutes=0.5, clients=3
+    )
+    assert made.grade is Grade.UNTESTED
+    assert made.failures(GATE)
 
 
 def test_features_that_autograd_cannot_see_through_are_named() -> None:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from leakscope import peek
 from leakscope.auditing.attack_runs import expose_clients, plan_exposure
+from leakscope.auditing.inspection import inspect_target
+from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.core.errors import InputError
@@ -101,7 +103,7 @@ def test_a_batch_counts_what_division_recovers() -> None:
         (nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1)), "does not begin"),
         (
             nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 1)),
-            "0.weight and 0.bias frozen",
+            "0.weight and 0.bias are frozen",
         ),
         (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 1)), "no bias"),
     ],
@@ -127,3 +129,15 @@ def test_peek_divides_whatever_the_loss(name: str) -> None:
     model, loss, labels = BROUGHT[name]
     made = peek(model, table()[:1], torch.as_tensor(labels)[:1], loss=loss, noise=False)
     torch.testing.assert_close(made.inputs, table()[:1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["multi-label", "one logit, a column", "regression of three"])
+def test_static_lines_claim_no_label_and_no_peeling_under_a_loss_that_no_rule_reads(name: str) -> None:
+    target = brought(name, examples=4)
+    exposure = expose_clients(make_subject(target), 2, 0)
+    lines, claimed = inspect_target(target, exposure=exposure), inspect_target(target)
+    assert claimed[Topic.LABELS].severity is Severity.PARTIAL
+    assert lines[Topic.LABELS].severity is Severity.UNKNOWN
+    assert set(claimed[Topic.UNITS].decided_by) == {"peeling", "spear"}
+    peels = "peeling" in {entry.name for entry in plan_exposure(exposure)[0]}
+    assert ("peeling" in lines[Topic.UNITS].decided_by) == peels

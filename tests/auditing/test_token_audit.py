@@ -24,7 +24,7 @@ from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
 from leakscope.auditing.target_file import read_request
 from leakscope.auditing.tokens import search
-from leakscope.auditing.tokens.audit import with_sentences
+from leakscope.auditing.tokens.audit import UNREAD, with_sentences
 from leakscope.auditing.tokens.network import TokenTable
 from leakscope.auditing.tokens.remedies import try_remedies
 from leakscope.auditing.tokens.search import MASKS
@@ -198,6 +198,21 @@ def test_tag_and_lamp_run_where_the_exact_attacks_left_the_sentences(monkeypatch
     assert made.grade == "inconclusive"
 
 
+def test_behind_a_frozen_head_the_searches_optimise_labels_and_its_name_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(search, "fitting_iterations", lambda *_: 1)
+    monkeypatch.setattr(search, "TOKEN_ATTACKS", {"tag": tag})
+    module = frozen()
+    module.head.requires_grad_(False)
+    made = audited(module, inputs=sample()[:, :3], examples=6)
+    assert "tag" not in {each.what for each in made.untested}
+    assert "tag ran 1 of 2500 iterations" in made.unfinished
+    (why,) = [each.why for each in made.untested if each.what == "label recovery"]
+    assert "head.weight" in why
+
+
 def test_without_time_the_searches_are_named_as_missing() -> None:
     made = audited(frozen(), inputs=sample()[:, :3], examples=6)
     assert made.grade == "inconclusive"
@@ -234,6 +249,46 @@ def test_adapters_leak_after_several_steps_where_the_budget_holds() -> None:
     assert made.text.bag is None
     assert made.text.budget == 12 >= made.text.tokens
     assert made.grade == "F"
+
+
+def test_tokens_in_the_span_are_a_bag_of_words_where_no_later_layer_orders_them() -> None:
+    made = audited(adapt(network(depth=1), rank=6), LocalTraining(epochs=10, rate=1.0), examples=1)
+    assert made.text is not None
+    assert SpanEnd.TOKENS in made.text.ends
+    assert SpanEnd.CLOSEST not in made.text.ends
+    assert made.text.bag is not None
+    assert made.text.bag.n == 4
+    assert made.text.bag.value > made.text.null_bag
+    assert made.grade == "C"
+
+
+def test_a_network_for_one_length_is_audited_too() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[1] != LENGTH:
+                raise RuntimeError(f"{x.shape[1]} places")
+            output: Tensor = self.network(x)
+            return output
+
+    made = audited(Fixed())
+    assert made.text is not None
+    assert set(made.text.ends) == {SpanEnd.CANNOT_RUN}
+    assert made.text.bag is not None
+    assert made.grade == "C"
+
+
+def test_a_network_that_the_span_test_cannot_read_gets_no_good_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakscope.auditing.tokens.audit.search_tokens", lambda *_: search.Searched())  # all to the end
+    module = Recurrent(nn.GRU)
+    module.embedding.requires_grad_(False)
+    made = audited(module)
+    assert made.unfinished == (UNREAD,)
+    assert made.grade == "inconclusive"
+    assert made.failures({"asr": 1.0})
 
 
 def test_fresh_adapters_hide_the_first_gradient_and_get_no_good_grade() -> None:

@@ -121,22 +121,21 @@ def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, 
 
 
 def check_finite(exposure: Exposure) -> list[Tensor]:
-    """Return the numbers of all updates, T x ... each; refuse those that hold NaN or infinity."""
+    """Return the numbers of all updates, T x ... each; refuse those that hold NaN or infinity, and those that are all zero."""
     updates = [direction(seen, exposure.observation.shares) for seen in exposure.observation.rounds]
     values = [value.flatten(1) for update in updates for value in update.values()]
     broken = torch.stack([~value.isfinite().all(1) for value in values]).any(0)
     if bool(broken.any()):
         raise UntestedError(f"the updates of {int(broken.sum())} of {len(broken)} clients hold NaN or infinity")
+    if all(bool((value == 0).all()) for value in values):
+        why = "a defence" if exposure.client.defences else "does forward detach or stop gradients?"
+        raise UntestedError(f"the updates are zero: nothing of the data reaches them ({why})")
     return values
 
 
 def check_updates(exposure: Exposure) -> None:
     """Refuse updates that say nothing of the data: not finite, all zero, or the same for clients with different data."""
     values = check_finite(exposure)
-    if all(bool((value == 0).all()) for value in values):
-        raise UntestedError(
-            "the updates are zero: nothing reaches the weights (does forward detach or stop gradients?)"
-        )
     inputs = exposure.batch.inputs
     differ = bool((inputs != inputs[:1]).any())
     if differ and all(torch.equal(value, value[:1].expand_as(value)) for value in values):

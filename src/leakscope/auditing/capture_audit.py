@@ -129,7 +129,7 @@ def _audited(
         audit = _scored(request, exposure, entries, report, owners, unplayed)
     else:
         audit = _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
-    return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples))
+    return replace(audit, static=inspect_target(request.target, exposure.knowledge.samples, exposure))
 
 
 def _audited_tokens(
@@ -306,7 +306,12 @@ def unscored_runs(
     except KeyboardInterrupt:  # attacks that had ended are kept
         interrupted = True
     runs = [each.result for each in attempts if each.result is not None]
-    short = [each.cut for each in attempts if each.cut is not None and each.failure is None]
+    number = int(owners.max()) + 1  # clients; one has a capture a round
+    short = [
+        each.cut._replace(working=min(each.cut.working, number), clients=number)
+        for each in attempts
+        if each.cut is not None and each.failure is None
+    ]
     untested = [each.failure for each in attempts if each.failure is not None]
     if interrupted:
         return runs, untested, short, True

@@ -173,7 +173,7 @@ def find_loss(loss: Criterion, model: Model | None, output: Tensor, notes: list[
     drawn = SPREAD * random.normal(random.fold(random.key(SEED), "loss"), (rows, classes), torch.float32)
     labels = torch.arange(rows) % classes
     targets = one_hot(labels, classes, drawn.dtype)
-    normalised = float(output.logsumexp(-1).abs().max()) < 1e-4  # the model gives logarithms
+    normalised = float(output.detach().logsumexp(-1).abs().max()) < 1e-4  # the model gives logarithms
     slopes = (_slope(loss, drawn, wanted, normalised=normalised) for wanted in (labels, targets))
     fitting = next((slope for slope in slopes if not isinstance(slope, str)), None)
     if fitting is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,19 +15,21 @@ from leakscope.auditing import static_lines
 from leakscope.auditing.adapters import adapters_line
 from leakscope.auditing.dense_lines import dense_lines
 from leakscope.auditing.limits import whole_number
-from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
+from leakscope.auditing.static_facts import Facts, Line, Severity, Topic, deciders, unknown
 from leakscope.auditing.tokens.lines import tokens_line
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.pages import notebook_table
 from leakscope.core.types import LocalTraining
+from leakscope.learning.losses import LOSSES
 from leakscope.models import Structure, find_structure
 from leakscope.models.dropout import drawing_from
 from leakscope.models.settings import shape_of
 
 if TYPE_CHECKING:
     from leakscope.auditing.target import Target
+    from leakscope.play import Exposure
 
 MOST_BATCH = 10**9
 EXAMPLES = 2  # of the one forward pass: batch norm in train mode needs two
@@ -110,15 +112,30 @@ def inspect(
     return Inspection(type(model).__name__, batch, _lines(facts, ranks), ranks)
 
 
-def inspect_target(target: Target, batch: int | None = None) -> Inspection:
-    """Return the static lines of an audit's target; `batch` replaces its number of examples."""
-    return inspect(
+def inspect_target(target: Target, batch: int | None = None, exposure: Exposure | None = None) -> Inspection:
+    """Return the static lines of an audit's target; `batch` replaces its number of examples, `exposure` gives the loss."""
+    inspection = inspect(
         target.model,
         batch=target.examples if batch is None else batch,
         client=target.client,
         input_shape=target.input_shape,
         inputs=target.inputs,
     )
+    loss = "cross_entropy" if exposure is None else exposure.knowledge.loss
+    if loss == "cross_entropy":
+        return inspection
+    return replace(
+        inspection, lines=tuple(_under_another_loss(line, peels=loss in LOSSES) for line in inspection.lines)
+    )
+
+
+def _under_another_loss(line: Line, *, peels: bool) -> Line:
+    """Return a line without what holds under cross entropy only; `peels`: peeling can simulate the loss."""
+    if line.topic is Topic.LABELS and line.severity is not Severity.NONE:
+        return unknown(line.topic, "the rules read cross entropy of one class an example, and the loss is another")
+    if not peels and set(line.decided_by) & {"peeling", "spear"}:
+        return replace(line, decided_by=deciders("analytic"))
+    return line
 
 
 def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:

@@ -33,11 +33,11 @@ from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
-from leakscope.core.model import Model
+from leakscope.core.model import Dense, Model
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, direction
 from leakscope.defences.stack import unrevealed
 from leakscope.learning.losses import LOSSES, UserLoss
-from leakscope.models import find_trained_entry
+from leakscope.models import unfrozen
 
 FEATURES = "feature_inversion"  # has no variant that knows a defence
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000, FEATURES: 1000}
@@ -146,13 +146,18 @@ def division_problem(model: Model) -> str | None:
     entry = model.entry
     if entry is not None and entry.bias is not None:
         return "the first layer stays at the client" if {entry.weight, entry.bias} & model.private else None
-    trained = find_trained_entry(model)
+    trained = unfrozen(model).entry
     if trained is None:
         return "the model does not begin with a dense layer"
-    frozen = [name for name in (trained.weight, trained.bias) if name is not None and name not in model.parameters]
-    if frozen:
-        return f"the first layer is dense, but {' and '.join(frozen)} frozen: not in the update"
+    if frozen := _frozen(model, trained):
+        return f"the first layer is dense, but not in the update: {frozen}"
     return f"the first layer is dense, but has no bias to divide {trained.weight} by"
+
+
+def _frozen(model: Model, layer: Dense) -> str:
+    """Return which parameters of a layer are frozen, in words; empty without one."""
+    names = [name for name in (layer.weight, layer.bias) if name is not None and name not in model.parameters]
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} frozen" if names else ""
 
 
 def _algebra(knowledge: Knowledge, informed: Knowledge | None) -> list[Entry]:
@@ -250,7 +255,13 @@ def labels_problem(model: Model, knowledge: Knowledge, shares: Shares) -> str | 
     """Return why no rule can read the labels off the update; None if one can."""
     head = model.head
     if head is None:
-        return "the model does not end in a dense layer"
+        trained = unfrozen(model).head
+        frozen = "" if trained is None else _frozen(model, trained)
+        return (
+            f"the last layer is dense, but not in the update: {frozen}"
+            if frozen
+            else "the model does not end in a dense layer"
+        )
     if knowledge.loss != "cross_entropy":
         return f"the loss is {knowledge.loss}; the rules read cross_entropy of one class an example"
     if {head.weight, head.bias} & model.private:

@@ -124,7 +124,7 @@ def audit_target(
     budget = start_budget(minutes)
     with reporting(progress) as report:
         audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies, server=who)
-    return replace(audit, static=inspect_target(target))
+    return replace(audit, static=inspect_target(target, exposure=audit.exposure))
 
 
 def _audit_within(

@@ -2,7 +2,7 @@
 
 from leakscope.models.settings import ACTIVATIONS as ACTIVATIONS
 from leakscope.models.adapter import (
-    Functional as Functional, find_trained_entry as find_trained_entry, from_module as from_module,
+    Functional as Functional, from_module as from_module, unfrozen as unfrozen,
 )  # fmt: skip
 from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_mode as in_train_mode
 from leakscope.models.catalogue import MODELS as MODELS, TEXT_MODELS as TEXT_MODELS, build as build

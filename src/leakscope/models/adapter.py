@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.layer_inputs import note_inputs
-from leakscope.core.model import Dense, Mode, Model
+from leakscope.core.model import Mode, Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
 from leakscope.models.counting_norm import put_norms
@@ -125,15 +125,15 @@ def from_module(
     )
 
 
-def find_trained_entry(model: Model) -> Dense | None:
-    """Return the first dense layer on the flattened input as if no parameter were frozen; None if it does not begin with one."""
-    if not isinstance(model.apply, Functional):
-        return model.entry
+def unfrozen(model: Model) -> Model:
+    """Return the network as if no parameter were frozen: with its first and last dense layer whether they are trained or not."""
+    if not isinstance(model.apply, Functional) or all(value.requires_grad for value in model.apply.module.parameters()):
+        return model
     module = copy.deepcopy(model.apply.module).requires_grad_(True)
     try:
-        return from_module(module, input_shape=model.input_shape, any_output=True).entry
+        return from_module(module, input_shape=model.input_shape, any_output=True)
     except InputError:  # such as inputs outside [0, 1] only
-        return model.entry
+        return model
 
 
 def _private_copy(module: nn.Module, title: str) -> nn.Module:

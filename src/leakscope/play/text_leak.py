@@ -112,15 +112,18 @@ class TextLeak:
                 f"without the update, {null.name}: ROUGE-1, -2, -L {_numbers((null.rouge1, null.rouge2, null.rouge_l))}"
                 for null in self.nulls
             ),
-            f"bag of words: share of the client's tokens among the rows that moved: {bag}",
+            f"bag of words: share of the client's tokens among those that the update shows: {bag}",
         )
 
     @property
     def update_lines(self) -> tuple[str, ...]:
         """Return how far the span test came on how many clients, and the tokens of an update against its dimensions."""
         ends = Counter(self.ends).items()
+        read = tuple(f"span test, {number} of {len(self.ends)} clients: {end.value}" for end, number in ends)
+        if not self.width:
+            return read
         return (
-            *(f"span test, {number} of {len(self.ends)} clients: {end.value}" for end, number in ends),
+            *read,
             f"tokens: {self.tokens} in an update, which spans {self.rank} of {self.width} dimensions; what is sent can span {self.budget}",
         )
 
@@ -154,6 +157,7 @@ def score_readings(
     scores, hits, bags, null_bags = list[TextScores](), list[Tensor](), [], []
     clients = [[without_padding(each, padding) for each in sentences] for sentences in truth.tolist()]
     nulls: dict[str, list[tuple[TextScores, Tensor]]] = {}
+    found = any(bag is not None for _, bag in readings)
     for number, (sentences, (reading, bag)) in enumerate(zip(clients, readings, strict=True)):
         scores.append(score_text(sentences, reading.sentences))
         hit = _whole(sentences, reading.sentences)
@@ -165,6 +169,9 @@ def score_readings(
         if bag is not None:
             bags.append(bag_recall(sentences, bag.tokens.tolist()))
             null_bags.append(bag_recall(sentences, frequent[: len(bag.tokens)]))
+        elif found and not reading.sentences:
+            bags.append(0.0)
+            null_bags.append(0.0)
     every, recall = torch.ones(truth.shape[:2], dtype=torch.bool), torch.tensor(bags, dtype=torch.float64)[:, None]
     rouge = {
         name: estimate_mean(torch.stack([getattr(each, name) for each in scores]), every, within=(0.0, 1.0))

@@ -1,26 +1,34 @@
 """Which trained dense layers of a token network read the same tensor, and that tensor for any tokens.
 
 Found by running a few sequences through a copy in eval mode and float64, so that no architecture has to be named. Dense layers are
-`nn.Linear` and layers with a d x o weight, as `transformers`' Conv1D.
+`nn.Linear`, layers with a d x o weight, as `transformers`' Conv1D, the projections of an `nn.MultiheadAttention` on one tensor, and
+products with a matrix that the network holds itself (`x @ self.A.T`), as in low-rank adapters written by hand.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.tree import Tree
 from leakscope.core.types import Round
 
+MATRIX = 2
 SAME = 1e-9  # of a tensor's largest value: two runs that compute the same
+PRODUCTS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
+
+Note = Callable[
+    [str, Tensor, bool], None
+]  # reader, what it reads (N x T x width), whether its weight is width x outputs
 
 
 class _ReadEnoughError(Exception):
@@ -59,19 +67,13 @@ class TokenNetwork:
         """Return the first inputs of the named layers for N x T tokens; the run ends with the last of them."""
         inputs: dict[str, Tensor] = {}
 
-        def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-            def hook(layer: nn.Module, args: tuple[Tensor, ...]) -> None:  # noqa: ARG001  torch gives both
-                inputs.setdefault(name, args[0])
-                if len(inputs) == len(layers):
-                    raise _ReadEnoughError
+        def note(name: str, x: Tensor, columns: bool) -> None:  # noqa: ARG001  a Note
+            inputs.setdefault(name, x)
+            if len(inputs) == len(layers):
+                raise _ReadEnoughError
 
-            return hook
-
-        with ExitStack() as hooks, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            for name in layers:
-                hooks.enter_context(self.module.get_submodule(name).register_forward_pre_hook(note(name)))
-            with suppress(_ReadEnoughError):
-                self.module(tokens)
+        with _noting(self.module, layers, note), suppress(_ReadEnoughError):
+            self.module(tokens)
         return [inputs[name] for name in layers]
 
 
@@ -107,37 +109,90 @@ def find_shared_inputs(network: TokenNetwork, sent: Collection[str], vocabulary:
     """
     tokens = (vocabulary // 2 + torch.arange(length)).remainder(vocabulary).repeat(3, 1)
     tokens[1, 0], tokens[2, -1] = (tokens[0, 0] - 1) % vocabulary, (tokens[0, -1] + 1) % vocabulary
-    owners = Counter(id(value) for layer in network.module.modules() for value in layer.parameters(recurse=False))
-    groups: dict[int, tuple[Tensor, list[str]]] = {}  # holds the tensors, so that no id is used twice
+    groups: dict[int, tuple[Tensor, dict[str, bool]]] = {}  # holds the tensors, so that no id is used twice
 
-    def note(name: str, width: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(layer: nn.Module, args: tuple[Tensor, ...]) -> None:  # noqa: ARG001  torch gives both
-            x = args[0]
-            if x.shape == (*tokens.shape, width):
-                groups.setdefault(id(x), (x, []))[1].append(name)
+    def note(name: str, x: Tensor, columns: bool) -> None:
+        if x.shape == (*tokens.shape, readers[name].shape[0 if columns else 1]):
+            groups.setdefault(id(x), (x, {}))[1][name] = columns
 
-        return hook
-
-    with ExitStack() as hooks, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        for name, layer in network.module.named_modules():
-            weight = getattr(layer, "weight", None)
-            if f"{name}.weight" not in sent or not isinstance(weight, Tensor) or weight.ndim != 2:
-                continue
-            if owners[id(weight)] == 1 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-                width = weight.shape[1 if isinstance(layer, nn.Linear) else 0]
-                hooks.enter_context(layer.register_forward_pre_hook(note(name, width)))
+    weights = _readers(network.module, sent)
+    readers = {name: network.module.get_parameter(weight) for name, weight in weights.items()}
+    with _noting(network.module, readers, note):
         network.module(tokens)
-    return [_shared_input(network, x, layers) for x, layers in groups.values()]
+    return [_shared_input(x, layers, weights) for x, layers in groups.values()]
 
 
-def _shared_input(network: TokenNetwork, x: Tensor, layers: Sequence[str]) -> SharedInput:
+def _readers(module: nn.Module, sent: Collection[str]) -> dict[str, str]:
+    """Return the weights that are sent, by the name of the layer that multiplies by it, or by their own for the code of a network."""
+    owners = Counter(id(value) for layer in module.modules() for value in layer.parameters(recurse=False))
+    readers = {}
+    for prefix, layer in module.named_modules():
+        for name, value in layer.named_parameters(prefix, recurse=False):
+            if name not in sent or value.ndim != MATRIX or owners[id(value)] > 1:
+                continue
+            own = name.removeprefix(f"{prefix}.")
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                continue
+            whole = own == "in_proj_weight" if isinstance(layer, nn.MultiheadAttention) else own == "weight"
+            readers[prefix if whole and prefix else name] = name
+    return readers
+
+
+def _shared_input(x: Tensor, layers: Mapping[str, bool], weights: Mapping[str, str]) -> SharedInput:
     limit = SAME * float(x.abs().max())
-    columns = (name for name in layers if not isinstance(network.module.get_submodule(name), nn.Linear))
     return SharedInput(
-        layer=layers[0],
-        weights=tuple(f"{name}.weight" for name in layers),
-        columns=frozenset(f"{name}.weight" for name in columns),
+        layer=next(iter(layers)),
+        weights=tuple(weights[name] for name in layers),
+        columns=frozenset(weights[name] for name, columns in layers.items() if columns),
         width=x.shape[-1],
         mixes=float((x[0, 1:] - x[1, 1:]).abs().max()) > limit,
         causal=float((x[0, :-1] - x[2, :-1]).abs().max()) <= limit,
     )
+
+
+@contextmanager
+def _noting(module: nn.Module, names: Collection[str], note: Note) -> Iterator[None]:
+    """Call `note` for what the named layers read, and what is multiplied by the named matrices, while the module runs."""
+    layers, matrices = dict(module.named_modules()), dict(module.named_parameters())
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], dict[str, Tensor]], None]:
+        def entering(layer: nn.Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+            if isinstance(layer, nn.MultiheadAttention):
+                x, *others = (
+                    args[k] if k < len(args) else given[key] for k, key in enumerate(("query", "key", "value"))
+                )
+                if all(other is x for other in others):
+                    note(name, x if layer.batch_first else x.transpose(0, 1), False)
+            elif args:
+                note(name, args[0], not isinstance(layer, nn.Linear))
+
+        return entering
+
+    fast = torch.backends.mha.get_fastpath_enabled()  # runs nn.TransformerEncoder without its layers
+    with ExitStack() as hooks, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        torch.backends.mha.set_fastpath_enabled(False)
+        hooks.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        for name in names:
+            if name in layers:
+                hooks.enter_context(layers[name].register_forward_pre_hook(hook(name), with_kwargs=True))
+        hooks.enter_context(_Products({name: matrices[name] for name in names if name not in layers}, note))
+        yield
+
+
+class _Products(TorchFunctionMode):
+    """Notes what is multiplied by one of these matrices, or by its transpose."""
+
+    def __init__(self, matrices: Mapping[str, Tensor], note: Note) -> None:
+        super().__init__()
+        self.places = {value.data_ptr(): (name, value) for name, value in matrices.items()}
+        self.note = note
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        linear = func is nn.functional.linear
+        if (linear or func in PRODUCTS) and len(args) > 1:
+            by = args[1].mT if linear else args[1]
+            name, value = self.places.get(by.data_ptr(), ("", by))
+            layout = (by.shape, by.stride())
+            if name and layout in ((value.shape, value.stride()), (value.mT.shape, value.mT.stride())):
+                self.note(name, args[0], layout == (value.shape, value.stride()))
+        return func(*args, **(kwargs or {}))

@@ -67,6 +67,7 @@ class SpanEnd(enum.Enum):
     MASKED_TOKENS = "tokens by position, with the masks of dropout solved for"
     TOKENS = "tokens by position; no later layer has a span that distinguishes sentences"
     NO_LAYER = "no trained dense layer reads single tokens"
+    CANNOT_RUN = "the network does not run on the sentences that the test tries, such as shorter ones"
     NO_UPDATE = "the first dense layers have no update"
     NO_ROOM = "the update of the first dense layers spans all their inputs"
     NOTHING = "no token lies in the span"

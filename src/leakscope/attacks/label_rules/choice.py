@@ -28,6 +28,8 @@ from leakscope.core.types import Knowledge, Observation
 
 SMALL = 0.1
 CHANCE = 0.01  # of a residual that looks sure although the rule is wrong
+ILRG = 2  # its place among the rules
+CUT = 0.1  # of the bias gradient: where iLRG cuts more of its shares, what is left of them is whole without evidence
 EXPLAINED = 0.5  # 0.1 to 0.5 for clients of three classes, above 0.75 for labels of all
 STRETCH = 4.0
 UNEVEN = 2.0  # standard deviations of the gradient's size under labels drawn alike
@@ -67,7 +69,8 @@ def read_batch(model: Model, observation: Observation, knowledge: Knowledge, key
     fitting, residual = counts[best, place], residuals[best, place]
     estimate = counts_at_least(_estimate(even, fit, total), least, total)
     chosen = torch.where((fresh | (residual < SMALL))[:, None], fitting, estimate)
-    return BatchLabels(labels_of_counts(chosen, present), residual, residual < _sure_below(knowledge.samples, classes))
+    sure = (residual < _sure_below(knowledge.samples, classes)) & ((best != ILRG) | (fit.cut < CUT))
+    return BatchLabels(labels_of_counts(chosen, present), residual, sure)
 
 
 def _estimate(even: Tensor, fit: ClassFit, total: Tensor) -> Tensor:

@@ -37,10 +37,14 @@ FAR = 1e4  # bound of features of a class without gradient
 
 @dataclass(frozen=True, slots=True)
 class ClassFit:
-    """Shares of classes (T x C, none below 0) and the part of dL/dW that they leave unexplained (T): |dL/dW - fit| / |dL/dW|."""
+    """Shares of classes (T x C, none below 0) and the part of dL/dW that they leave unexplained (T): |dL/dW - fit| / |dL/dW|.
+
+    `cut` is the same part of the bias gradient (T): 0 unless shares below 0 were cut. What is left of them is whole by itself.
+    """
 
     share: Tensor
     residual: Tensor
+    cut: Tensor
 
     __repr__ = short_repr
 
@@ -66,7 +70,9 @@ def fit_classes(model: Model, observation: Observation, knowledge: Knowledge, pu
     weight = features * gradient[..., None]
     left = (system * share[:, None, :]) @ features - weight
     residual = left.flatten(1).norm(dim=1) / weight.flatten(1).norm(dim=1).clamp_min(1e-12)
-    return ClassFit(share.to(pull), residual.to(pull))
+    missed = (system @ share[..., None])[..., 0] - gradient
+    cut = missed.norm(dim=1) / gradient.norm(dim=1).clamp_min(1e-12)
+    return ClassFit(share.to(pull), residual.to(pull), cut.to(pull))
 
 
 def _solve(system: Tensor, gradient: Tensor) -> Tensor:

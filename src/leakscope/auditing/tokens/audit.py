@@ -36,8 +36,10 @@ from leakscope.play.text_baselines import LEAST_PUBLIC, without_padding
 from leakscope.play.text_leak import SPAN_TEST, Reading, TextLeak, score_readings
 
 NO_ORDER = Untested(
-    "order of the tokens", "the span test needs a trained dense layer on single tokens, recurrent ones have none"
+    "order of the tokens",
+    "the span test found no trained matrix that multiplies single tokens; it reads no recurrent layers",
 )
+UNREAD = "the span test cannot read this network"
 NO_PUBLIC = Untested(
     "null baselines of public sentences", f"the sample has fewer than {LEAST_PUBLIC} that no client holds"
 )
@@ -179,6 +181,7 @@ def score_clients(
     read = labels if isinstance(labels, LabelReading) else None
     unfinished = (
         *searched.unfinished,
+        *([UNREAD] if {SpanEnd.NO_LAYER, SpanEnd.CANNOT_RUN} & set(leak.ends) else []),
         *([unread] if cut or len(readings) < exposure.trials else []),
         *([INTERRUPTED] if interrupted else []),
     )
@@ -239,5 +242,5 @@ def read_clients(
 def _labels(exposure: Exposure, budget: Budget) -> LabelReading | Untested:
     """Return the labels read off a classifier's updates, or why there are none."""
     if exposure.batch.targets is not None:
-        return Untested("label recovery", "the loss compares outputs with the tokens themselves")
+        return Untested("label recovery", "the rules read cross entropy of one class a sentence")
     return read_labels(exposure, budget)

@@ -79,7 +79,7 @@ def audit_token_captures(
         seed=seed,
         untested=(*audit.untested, *untested),
         notes=(*audit.notes, *notes),
-        static=inspect_target(target, samples),
+        static=inspect_target(target, samples, exposure),
     )
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.peeling import never
-from leakscope.attacks.exact.span_test import span_test
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.attacks.tokens.embedded import read_bag
 from leakscope.attacks.tokens.readings import known_noise
 from leakscope.auditing.target import Target, UntestedError
@@ -97,7 +98,26 @@ def read_update(
     """
     first: Round = seen.rounds[0]
     noise = known_noise(known)
-    reading = span_test(
-        module, first, seen.shares, vocabulary=table.vocabulary, length=length, noise=noise, closest=closest, over=over
-    )
+    try:
+        reading = span_test(
+            module,
+            first,
+            seen.shares,
+            vocabulary=table.vocabulary,
+            length=length,
+            noise=noise,
+            closest=closest,
+            over=over,
+        )
+    except (IndexError, RuntimeError):  # of a network for one length only
+        reading = SpanReading(SpanEnd.CANNOT_RUN)
+    if table.weight not in first.sent:
+        return reading, bag_of_span(reading)
     return reading, read_bag(first, seen.shares, table.weight, likely=table.tied or noise > 0)
+
+
+def bag_of_span(reading: SpanReading) -> Bag | None:
+    """Return the tokens in the first span where the test came no further: a bag of words without the embedding's rows."""
+    if reading.sentences or not reading.candidates:
+        return None
+    return Bag(torch.cat(reading.candidates).unique(), exact=False)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor, nn
 
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.labels import JOINT
 from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS, TokenMatching
 from leakscope.auditing.attempts import ENOUGH_SHARE, PROBE_SHARE, SPARE
 from leakscope.auditing.limits import Budget, Pace, first_line
-from leakscope.auditing.suite import Untested
+from leakscope.auditing.suite import Untested, labels_problem
 from leakscope.core.errors import InputError
 from leakscope.core.progress import Reporter
 from leakscope.core.types import Outcome
@@ -23,7 +25,7 @@ from leakscope.play.text_leak import TextLeak
 PROBE = 8  # evaluations of which the pace is taken
 LEAST_SECONDS = 5.0  # for an attack: a first evaluation takes about so long
 FORM = "native"  # measuring others takes longer than these attacks have
-TOLD = "TAG and LAMP were told which places of a sentence hold padding; a search for its length is untested"
+PLACES = "TAG and LAMP were told which places of a sentence hold padding; a search for its length is untested"
 MASKS = "a search that also optimises the masks of dropout (GRAB)"
 
 
@@ -50,9 +52,12 @@ def search_tokens(
     They are told which places hold `padding`.
     """
     leaks, lines, untested, unfinished = list[TextLeak](), list[str](), list[Untested](), list[str]()
-    exposure, told = with_places(exposure, padding)
-    lines += [TOLD] if told else []
-    makers: dict[str, Callable[..., TokenMatching]] = {**TOKEN_ATTACKS}
+    exposure, known = with_places(exposure, padding)
+    lines += [PLACES] if known else []
+    unread = labels_problem(exposure.model, exposure.knowledge, exposure.observation.shares) is not None
+    makers: dict[str, Callable[..., TokenMatching]] = {
+        name: partial(make, labels=JOINT) if unread else make for name, make in TOKEN_ATTACKS.items()
+    }
     for number, (name, make) in enumerate(makers.items()):
         most = make().matching.stop.iterations
         seconds = budget.left / (len(TOKEN_ATTACKS) - number)
