@@ -104,7 +104,7 @@ def weights_of(row: Row, model: Model, seed: int) -> Tree:
     """Return the honest weights of one batch's network.
 
     With `normal` the first layer is N(0, 0.5^2), as in the papers on dense layers, the head Glorot's uniform, and biases are 0. With
-    the head "normal" all are N(0, 0.5^2): that saturates the softmax, samples that it gets right have no gradient, and peeling stalls.
+    the head "normal" all are N(0, 0.5^2), which saturates the softmax.
     """
     key = random.key([seed])
     if not row.normal:
