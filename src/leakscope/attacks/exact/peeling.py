@@ -251,9 +251,9 @@ def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False
     refined[several] = (weights @ G) / (weights * h).sum(1, keepdim=True)
     units, filled = _places(members)
     # slopes of all units at once would fill the memory where there are many classes
-    parts = zip(refined.split(PART), units.split(PART), strict=True)
+    parts = zip(refined.split(PART), units.split(PART), strict=True) if len(members) else ()
     slopes = [probe.slopes(rows).take_along_dim(places[:, None], 2) for rows, places in parts]
-    return _Candidates(refined, members, units, filled, torch.cat(slopes) if len(members) else h.new_zeros(0, 1, 1))
+    return _Candidates(refined, members, units, filled, torch.cat(slopes) if slopes else h.new_zeros(0, 1, 1))
 
 
 def _places(members: Tensor) -> tuple[Tensor, Tensor]:
