@@ -682,7 +682,7 @@ def captured(
         gradient = torch.autograd.grad(nn.functional.cross_entropy(module(x), y), list(module.parameters()))
         names = [name for name, _ in module.named_parameters()]
         sent = before | {n: before[n] - 0.1 * g for n, g in zip(names, gradient, strict=True)}
-        settings = {"lr": 0.1} if config is None else config
+        settings = {"lr": 0.1, "epochs": 1, "batch-size": 9} if config is None else config
         write_capture(
             directory,
             Capture(
@@ -707,7 +707,7 @@ def test_captures_are_scored_where_the_truth_is_known(tmp_path: Path) -> None:
     made = audit_captures(tmp_path, target(model=conv(), truth=truth_of), minutes=0.05)
     assert made.measures.asr is not None
     assert made.measures.asr.n == 4
-    assert {run.name for run in made.runs} == {"feature_inversion", "cpl", "ig"}  # lr in the config: one step of SGD
+    assert {run.name for run in made.runs} == {"feature_inversion", "cpl", "ig"}  # the config: one step of SGD
 
 
 def test_captures_without_truth_are_unscored(tmp_path: Path) -> None:

@@ -169,7 +169,9 @@ def test_labels_that_cannot_be_read_are_optimised() -> None:
 def test_captures_and_the_short_form_take_attacks_too(tmp_path: Path) -> None:
     before = {name: value.detach() for name, value in conv().state_dict().items()}
     sent = {name: value - 0.01 for name, value in before.items()}
-    write_capture(tmp_path, Capture(round=1, client="7", before=before, sent=sent, examples=1, config={"lr": 0.1}))
+    write_capture(
+        tmp_path, Capture(round=1, client="7", before=before, sent=sent, examples=1, config={"lr": 0.1, "epochs": 1})
+    )
     made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=1, attacks=[Own(), "cpl"])
     assert {run.name for run in made.unscored} == {"cpl", "own", "prior_only"}
     assert left_out(made) == ["feature_inversion", "ig"]

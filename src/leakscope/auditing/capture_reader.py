@@ -231,8 +231,8 @@ def local_training(
     notes.append(f"{what}; inferred from the first capture, for all: rate times steps: {product}")
     notes.append(f"inferred local steps: {steps}")
     untested.append(Untested(STEPS, UNSTATED))
-    counted = stated.rate * steps.value if stated.rate and steps.value else None
-    length = product.value or counted
+    fewest = steps.value or (1 if chosen.samples == 1 else None)  # of one example no label count depends on the length
+    length = product.value or (stated.rate * fewest if stated.rate and fewest else None)
     return (LocalTraining(rate=length) if length else None), None
 
 
