@@ -190,8 +190,10 @@ class Attempt(Generic[V]):
 
     def may_gain(self, seconds: float) -> bool:
         """Return whether it was not run yet, or would get clearly farther in so many seconds."""
-        if self.cut is None or self.failure is not None or self.entry.most is None:
+        if self.cut is None or self.failure is not None:
             return self.result is None and self.failure is None
+        if self.entry.most is None:
+            return self.result is None or seconds > GAIN * self.result.seconds
         each = (self.pace or math.inf) * evaluations_of(self.entry) / self.cut.most
         return (seconds - self.overhead) / each >= GAIN * self.cut.iterations + 1
 
@@ -229,7 +231,8 @@ def run_attempts(
         waiting = [each for each in attempts if each.may_gain(budget.left)]
         for place, attempt in enumerate(waiting):
             rest = sum(evaluations_of(each.entry) for each in waiting[place:])
-            seconds = budget.left * evaluations_of(attempt.entry) / max(rest, 1.0)
+            exact = attempt.entry.most is None
+            seconds = budget.left * (EXACT_SHARE if exact else evaluations_of(attempt.entry) / max(rest, 1.0))
             if attempt.may_gain(seconds):
                 report(attempt.entry.name, f"{attempt.clients} clients, {seconds:.0f} s")
                 _attempt(exposure, attempt, seconds, budget, run)
@@ -244,8 +247,7 @@ def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Bu
         if entry.most is not None and not iterations:
             attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most, attempt.clients, attempt.clients)
             return
-        end = budget.clock() + EXACT_SHARE * budget.left if entry.most is None else min(budget.end, end)
-        pace = Pace(budget.clock, until=end)
+        pace = Pace(budget.clock, until=min(budget.end, end))
         began = budget.clock()
         attempt.take(*run(entry, iterations, pace))
         if entry.most is None and pace.ended:
