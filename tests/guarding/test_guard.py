@@ -25,7 +25,7 @@ from leakscope.guarding import scoring
 from leakscope.guarding.checks import expose_update
 from leakscope.guarding.guard import Guarded, GuardWarning
 from leakscope.guarding.history import GuardHistory
-from leakscope.guarding.settings import Check, Status
+from leakscope.guarding.settings import LEAST_EVALUATIONS, Check, Status
 
 SHORT = {"evaluations": 60, "seconds": 600.0}
 RATE = 0.1
@@ -176,10 +176,10 @@ def test_a_matching_attack_that_the_time_cuts_too_short_has_not_checked_anything
     assert result.decision is Decision.REFUSE
 
 
-def test_a_matching_attack_needs_all_its_evaluations_or_a_quarter_of_its_authors() -> None:
-    assert GuardSettings().enough(40_000) == GuardSettings().evaluations
-    assert GuardSettings().enough(400) == 100
-    assert GuardSettings(least_evaluations=7).enough(400) == 7
+def test_a_matching_attack_needs_enough_evaluations_or_all_that_were_set() -> None:
+    assert GuardSettings().enough == LEAST_EVALUATIONS
+    assert GuardSettings(evaluations=60).enough == 60
+    assert GuardSettings(least_evaluations=7).enough == 7
 
 
 def test_a_time_that_ends_after_five_evaluations_stops_an_update_that_leaks_later(

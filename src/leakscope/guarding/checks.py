@@ -199,12 +199,11 @@ def _attacked(exposure: Exposure, entry: Entry, settings: GuardSettings, pace: P
         late = pace.ended and status is Status.PASSED
         return Check(entry.name, Status.TIMED_OUT if late else status, recovered)
     authors, evaluations = evaluations_of(entry), int(guess.evaluations.max())
-    enough = settings.enough(authors)
     note = f"{evaluations} evaluations; its authors use up to {authors:g}"
-    if pace.ended and evaluations < enough and status is Status.PASSED:
+    if pace.ended and evaluations < settings.enough and status is Status.PASSED:
         status, note = (
             Status.TIMED_OUT,
-            f"too short: {evaluations} of {enough} evaluations; its authors use up to {authors:g}",
+            f"too short: {evaluations} of {settings.enough} evaluations; its authors use up to {authors:g}",
         )
     return Check(entry.name, status, recovered, evaluations=evaluations, note=note)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leakscope.auditing.attempts import ENOUGH_SHARE
 from leakscope.auditing.limits import MOST, positive_number, whole_number
 from leakscope.auditing.suite import PUBLISHED
 from leakscope.auditing.target import list_defences
@@ -40,6 +38,7 @@ class Status(enum.Enum):
 
 
 UNSEARCHED = ("static", "labels", "buffers")  # checks that attack no example
+LEAST_EVALUATIONS = 200  # networks of 2,000 weights that leaked were read back within 10 to 200
 BROKEN = (Status.FAILED, Status.TIMED_OUT)
 
 
@@ -69,8 +68,8 @@ class GuardSettings:
     `threshold` and `label_threshold` are the shares of examples and labels that may be read back: above, `action` is taken. Labels
     alone never act by default: those of small batches can always be read. `seconds` is the time for all checks. The matching
     `attacks` share what is left of it. Each searches at most `guesses` examples, so that its cost does not grow with the batch, and
-    takes at most `evaluations`; one that is cut with fewer than `least_evaluations` has not checked anything (None: all `evaluations`, or a
-    quarter of its authors', whichever is fewer). A check that raises or runs out of
+    takes at most `evaluations`; one that the time cuts with fewer than `least_evaluations` has not checked anything
+    (None: 200, or all `evaluations` if they are fewer). A check that raises or runs out of
     time stops the update, unless `fail_open`. With a `share`, matching attacks that passed once on a task rest until another run keeps
     the guard within this share of all rounds (see `GuardHistory`); exact checks never rest. `defences` are added by
     `Decision.DEFEND`. `log` is a file that gets one line of JSON a decision.
@@ -78,7 +77,7 @@ class GuardSettings:
 
     threshold: float = 0.0
     label_threshold: float = 1.0
-    seconds: float = 10.0
+    seconds: float = 20.0
     share: float | None = None
     action: Decision = Decision.REFUSE
     defences: Sequence[Defence] = ()
@@ -112,6 +111,7 @@ class GuardSettings:
         if any(isinstance(each, RememberingDefence) for each in given):
             raise InputError("GuardSettings.defences must not remember: a guard keeps nothing between rounds")
 
-    def enough(self, authors: float) -> int:
-        """Return from how many evaluations on an attack that is cut has checked an update; its authors use up to so many."""
-        return self.least_evaluations or min(self.evaluations, math.ceil(ENOUGH_SHARE * authors))
+    @property
+    def enough(self) -> int:
+        """Return from how many evaluations on a matching attack that the time cuts has checked an update."""
+        return self.least_evaluations or min(self.evaluations, LEAST_EVALUATIONS)
