@@ -1,10 +1,10 @@
 """Predicted and measured memory of a chunk for every network of the catalogue at three sizes; exits 1 above 1.3 times the prediction.
 
-python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--attack ig] [--iterations 42] [--limit 6G]
+python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--attack ig] [--iterations 122] [--limit 6G]
 
 Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
 memory up to its peak, for the run (against the prediction) and for the planning before it (against the limit: planning plays a tick of
-every form that fits, the largest too); the process has played a small case before, so all code is loaded. A traced graph runs after 40
+every form that fits, the largest too); the process has played a small case before, so all code is loaded. A run this short is traced after 120
 evaluations. Cases predicted above `--limit` are listed and not run. A network with settings in `LIGHT` has fewer examples,
 trials and iterations.
 """
@@ -102,7 +102,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--attack", default="ig")
-    parser.add_argument("--iterations", type=int, default=42)
+    parser.add_argument("--iterations", type=int, default=122)
     parser.add_argument("--form", default="null")
     parser.add_argument("--limit", default="6G")
     args = parser.parse_args()
