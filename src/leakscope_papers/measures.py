@@ -143,9 +143,10 @@ def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:
         from scipy.stats import t
 
         mean = MEASURES[name](cell, success).estimate
-        if not math.isfinite(mean.low):
+        if mean.trials < 2:
             return Value(NONE, "one trial has no error" if mean.trials == 1 else "")
-        error = (mean.high - mean.value) / float(t.ppf(0.5 + LEVEL / 2, mean.trials - 1))
+        agree = not math.isfinite(mean.low)  # few trials of one value have no interval
+        error = 0.0 if agree else (mean.high - mean.value) / float(t.ppf(0.5 + LEVEL / 2, mean.trials - 1))
         return Value(Estimate(error, math.nan, math.nan, mean.n, mean.trials))
 
     return measured

@@ -85,7 +85,7 @@ def test_quotes_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("age,income\n", "has no rows"),
-        ("income\nyes\n", "beside 'income'"),
+        ("income\nyes\n", "except 'income'"),
         ("age,age,income\n1,2,y\n", "every column once"),
         ("age,,income\n1,2,y\n", "every column once"),
         ("age,income\n1,y\n1\n", "line 3 .*has 1"),
