@@ -4,9 +4,9 @@ python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--
 
 Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
 memory up to its peak, for the run (against the prediction) and for the planning before it (against the limit: planning plays a tick of
-every form that fits, the largest too); the process has played a small case before, so all code is loaded. A run this short is traced after 120
-evaluations. Cases predicted above `--limit` are listed and not run. A network with settings in `LIGHT` has fewer examples,
-trials and iterations.
+every form that fits, the largest too); the process has played a small case before, so all code is loaded. A run this short is traced
+after 120 evaluations. Cases predicted above `--limit` are listed and not run. A network with settings in `LIGHT` has fewer examples, trials
+and iterations.
 """
 
 from __future__ import annotations
