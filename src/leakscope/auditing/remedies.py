@@ -124,7 +124,7 @@ def _falls(control: AttackResult, run: AttackResult) -> bool:
         before, after = control.summary.content, run.summary.content
         return min(before.trials, after.trials) >= FEWEST and after.high < before.low
     gone = control.recovered.double() - run.recovered.double()
-    lost = estimate_mean(gone, control.scores.scored)
+    lost = estimate_mean(gone, control.scores.scored, within=(-1.0, 1.0))
     return lost.trials >= FEWEST and lost.low > 0
 
 
