@@ -44,6 +44,7 @@ def subject(number: int = 64, **changed: Any) -> Subject:
     return make_subject(Target(**({"model": model, "inputs": inputs, "labels": labels} | changed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "samples", "steps"), [(Aggregate(4), 8, 1), (LargerBatch(4), 8, 1), (MoreSteps(4), 2, 4)]
 )

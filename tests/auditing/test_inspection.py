@@ -374,6 +374,7 @@ def test_the_lines_stand_in_the_record_the_text_and_on_the_page(monkeypatch: pyt
     assert 'id="static"' in render(page)
 
 
+@pytest.mark.slow
 def test_an_audit_of_tokens_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     found = audited(Text(tied=False), torch.randint(50, (12, 4)), monkeypatch, None)
     assert found.grade not in (Grade.A, Grade.B)

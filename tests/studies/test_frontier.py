@@ -60,6 +60,7 @@ def test_its_page_shows_epsilon_accuracy_and_leakage(made: Frontier) -> None:
     assert "on the frontier" in text
 
 
+@pytest.mark.slow
 def test_a_point_is_beaten_by_one_that_is_better_in_both(made: Frontier) -> None:
     def at(point: Point, accuracy: float) -> Point:
         return dataclasses.replace(point, accuracy=Estimate(accuracy, 0, 1, 9, 9))

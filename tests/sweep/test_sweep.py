@@ -53,6 +53,7 @@ def test_every_trial_lands_once_with_its_scores_and_pictures(undisturbed: dict[s
             assert (record.iterations == 0) == cell.baseline
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing_and_the_same_plan_gives_the_same_bits(
     undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_workers_share_the_memory() -> None:
     assert 0 < (share_of_memory(None, 8, "cpu") or 0) < available(torch.device("cpu")) / 8
 
 
+@pytest.mark.slow
 def test_a_chunk_whose_clients_do_not_fit_is_played_in_halves_with_the_same_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_directory_of_other_files_is_refused_before_anything_is_measured(
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
     scenario = small(precision={"form": "native", "dtype": "float64"}, baselines=[])
     unfolded = unfold(scenario)
@@ -172,6 +175,7 @@ class _Interrupted(ReportingWatcher):
         self.number += 1
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_where_it_was(undisturbed: dict[str, Any], tmp_path: Path) -> None:
     watcher = _Interrupted()
     done = sweep(tmp_path / "r", watcher=watcher, stop=lambda: watcher.number >= 2)
