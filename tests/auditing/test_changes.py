@@ -23,7 +23,7 @@ from leakscope.auditing.changes import (
     MoreSteps,
     changes_for,
 )
-from leakscope.auditing.limits import start_budget
+from leakscope.auditing.limits import Budget, start_budget
 from leakscope.auditing.remedies import Finding, find
 from leakscope.auditing.remedy_trials import Trial, batches, control_case, make_candidate, run_together
 from leakscope.auditing.target import Subject, Target, make_subject
@@ -104,6 +104,19 @@ def test_a_remedy_meets_every_exact_attack() -> None:
     run = result_of(made.case.exposure.batch, 0)
     tested = advice._tested(made, run, advice.Control("cpl", run, 1, 1), None)
     assert tested.run.summary.content.value >= peeling.summary.content.value
+
+
+def test_a_remedy_is_not_judged_without_an_exact_attack_that_the_time_cut() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    trial = Trial(
+        make_subject(Target(model=model, inputs=torch.rand(16, 1, 8, 8), labels=torch.arange(16) % 10, examples=4)),
+        2,
+        0,
+    )
+    over = Budget(1.0, 0.0, lambda: 2.0)
+    with pytest.raises(InputError, match="no time left"):
+        make_candidate(trial, "none", "1", LargerBatch(1), "cpl", over)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from leakscope.auditing.limits import Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.auditing.target import Subject, UntestedError
 from leakscope.core import random
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, is_failure
 from leakscope.core.plugins import registered
 from leakscope.core.progress import SILENT, Reporter
 from leakscope.core.tree import take, to
@@ -294,7 +294,7 @@ def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReadin
             if budget is not None and budget.used - began > max(LONG, budget.left):
                 break
     except (InputError, RuntimeError) as error:
-        return Untested("label recovery", first_line(error), failed=not isinstance(error, InputError))
+        return Untested("label recovery", first_line(error), failed=is_failure(error))
     guess = torch.cat(guesses)
     truth, mask = exposure.batch.labels[: len(guess)], exposure.batch.mask[: len(guess)]
     blind = expected_overlap(truth, mask, knowledge.classes)

@@ -18,7 +18,7 @@ from leakscope.attacks.feature_inversion import FeatureInversion
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
-from leakscope.core.errors import InputError, TooLargeError
+from leakscope.core.errors import InputError, is_failure
 from leakscope.core.progress import SILENT, Reporter
 from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Outcome, Reconstruction
@@ -258,7 +258,7 @@ def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Bu
     ) as error:  # such as a layer that cannot be differentiated; an attack of the user's may raise anything
         if not (entry.own or isinstance(error, InputError | RuntimeError | MemoryError)):
             raise
-        attempt.broken = not isinstance(error, InputError) or isinstance(error, TooLargeError)
+        attempt.broken = is_failure(error)
         attempt.failure = Untested(entry.name, first_line(error) if attempt.broken else str(error))
 
 

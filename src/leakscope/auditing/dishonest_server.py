@@ -19,7 +19,7 @@ from leakscope.auditing.limits import Budget, first_line
 from leakscope.auditing.suite import PUBLISHED, Entry, Untested
 from leakscope.auditing.target import Subject
 from leakscope.auditing.verdict import RULES, Grade, Measures, excess, grade, measure, worst_run
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, is_failure
 from leakscope.core.progress import Reporter
 from leakscope.core.short_repr import short_repr
 from leakscope.core.threat_models import ThreatModel, threat_model_of
@@ -129,7 +129,7 @@ def play_dishonest(
             seen = expose_manipulated(*given)
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(entry.name, first_line(error)))
-            unfinished += [f"{entry.name} failed"] if not isinstance(error, InputError) else []
+            unfinished += [f"{entry.name} failed"] if is_failure(error) else []
             continue
         done = run_entries(seen, [Attempt(entry, exposure.trials)], within, report)
         runs, short, untested = [*runs, *done.runs], [*short, *done.short], [*untested, *done.untested]

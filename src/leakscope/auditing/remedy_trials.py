@@ -20,7 +20,7 @@ from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.remedies import cut_off, stacked
 from leakscope.auditing.suite import INFORMED, Entry, knows_more
 from leakscope.auditing.target import Subject
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, is_failure
 from leakscope.core.progress import Reporter
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
 from leakscope.core.types import Knowledge, Reconstruction, direction
@@ -99,11 +99,17 @@ def make_candidate(
 
 
 def _exact(exposure: Exposure, entry: Entry, budget: Budget | None) -> list[AttackResult]:
-    """Return the result of an attack without iterations; [] if it cannot read these updates."""
+    """Return the result of an attack without iterations; [] if it cannot read these updates. One that fails or is cut is an error."""
+    pace = None if budget is None else Pace(budget.clock, until=budget.end)
     try:
-        return [run_with(exposure, entry, 0, None if budget is None else Pace(budget.clock, until=budget.end))]
-    except InputError:
+        run = run_with(exposure, entry, 0, pace)
+    except InputError as error:
+        if is_failure(error):
+            raise
         return []
+    if pace is not None and pace.ended:  # a remedy must not look good because an attack was stopped
+        raise InputError(f"there was no time left for {entry.name}")
+    return [run]
 
 
 def _simulating(make: Callable[[int], Attack], knowledge: Knowledge, iterations: int) -> Attack:

@@ -28,6 +28,11 @@ def import_extra(module: str, extra: str, user: str) -> ModuleType:
         raise InputError(f'{user} needs the extra "{extra}": pip install "leakscope[{extra}]"') from None
 
 
+def is_failure(error: BaseException) -> bool:
+    """Return whether an error is no statement that something does not apply: what raised it applies, and failed."""
+    return not isinstance(error, InputError) or isinstance(error, TooLargeError)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -36,7 +36,8 @@ def _share_as_seen(exposure: Exposure, seen: Tensor) -> float:
     """Return the share of examples that a guess equals after one of `DRAWS` draws of the client's transformation."""
     batch = map_tensors(lambda value: value.expand(DRAWS, *value.shape[1:]), exposure.batch)
     truth = exposure.client.transformed(batch, range(DRAWS))
-    scores = score(truth.inputs, truth.labels, seen.to(truth.inputs).expand_as(truth.inputs), None, mask=truth.mask)
+    guess = seen.to(truth.inputs).expand_as(truth.inputs)
+    scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask, within=DEFAULT_RULE.mse)
     read = DEFAULT_RULE.recovered(scores).any(0)
     return float(read.sum() / exposure.batch.mask.sum())
 
