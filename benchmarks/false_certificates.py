@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stored_rows import add_rows, read_rows
 from torch import Tensor
 
 from leakscope.attacks.exact.layer_probe import read_layer
-from leakscope.attacks.exact.peeling import Peeled, Probe, Update, peel, slopes_of
+from leakscope.attacks.exact.ledger import Peeled, Probe, Update, slopes_of
+from leakscope.attacks.exact.peeling import peel
 from leakscope.attacks.exact.spear import unmix
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
@@ -35,6 +35,7 @@ from leakscope.core.tree import Tree, take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, make_batch
 from leakscope.data import Dataset, load
 from leakscope.models import Torch, build, draw_parameters
+from stored_rows import add_rows, read_rows
 
 UNITS, LEAST, MOST = 80, 2, 8
 NONE = ("mixture", "noisy", "foreign")  # no batch caused them

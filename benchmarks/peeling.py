@@ -4,10 +4,11 @@
     ... --out DIR --part 0 --parts 16 --minutes 9    # one of 16 processes; a later call without parts prints all of DIR
 
 Every row is a data set, a network and a batch size; each batch has weights and samples of its own: the first test samples, or random
-training samples (`--random`). Recall is the share of samples
-that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of certified ones with the right
-label, the next column the number of certified samples that are farther from any. Seconds are CPU seconds of one batch on one thread, the
-gradient given. Rows named `epochs` are weights after local epochs: nothing is certified there, `division` stays. Rows named `normal`
+training samples (`--random`). Recall is the share of samples that are certified and within 1e-3 (root mean square) of a true one,
+`labels` the share of certified ones with the right label, the next column the number of certified samples that are farther from any.
+`chain` is the share that is alone on a unit once the samples before it are subtracted, by the true activations: no peeling reaches
+more. Seconds are CPU seconds of one batch on one thread, the gradient given. Rows named `epochs` are weights after local epochs:
+nothing is certified there, `division` stays. Rows named `normal`
 have the weights of the paper's program: N(0, 0.5^2) in the first layer, Glorot's uniform ones behind it, no biases.
 Intervals: Student's t over batches.
 """
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stored_rows import add_rows, holds, read_rows
 from torch import Tensor
 
 from leakscope.attacks import analytic, peeling
@@ -34,8 +34,10 @@ from leakscope.core.pairing import squared_distances
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, LocalTraining, Observation, make_batch
 from leakscope.data import load
+from leakscope.data.dataset import Part
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
+from stored_rows import add_rows, holds, read_rows
 
 NEAR = 1e-3
 PAPER = {
@@ -145,25 +147,38 @@ def measure(row: Row, number: int, asked: argparse.Namespace) -> dict[str, float
     proved = torch.zeros(1) if found.proved is None else found.proved[0]
     share, right, none = recovered(sample, found.inputs[0][proved], found.labels[0][proved])
     division = recovered(sample, divided.inputs[0], divided.labels[0])[0]
-    return {"recall": share, "right": right, "none": none, "division": division, "seconds": took}
+    chain = reached(used, weights, sample)
+    return {"recall": share, "right": right, "none": none, "division": division, "chain": chain, "seconds": took}
+
+
+def reached(model: Model, weights: Tree, batch: Batch) -> float:
+    """Return the share of samples that are alone on a unit of the first layer once those before them are subtracted."""
+    if model.entry is None or model.entry.bias is None:
+        raise ValueError(f"{model.name} has no first dense layer")
+    active = batch.inputs[0].flatten(1) @ weights[model.entry.weight][0].mT + weights[model.entry.bias][0] > 0
+    known = torch.zeros(len(active), dtype=torch.bool)
+    while bool((new := ~known & active[:, active[~known].sum(0) == 1].any(1)).any()):
+        known |= new
+    return float(known.double().mean())
 
 
 def show(rows: list[dict[str, Any]], names: Sequence[str]) -> None:
     """Print the table of all rows that have a batch."""
-    print("| row | n | recall | 95 % | paper | division | labels | farther than 1e-3 | CPU s a batch |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| row | n | recall | 95 % | chain | paper | division | labels | farther than 1e-3 | CPU s a batch |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name in names:
         mine = [row for row in rows if row["row"] == name]
         if not mine:
             continue
-        recall, right, none, division, seconds = torch.tensor(
-            [[row[key] for key in ("recall", "right", "none", "division", "seconds")] for row in mine],
+        recall, right, none, division, chain, seconds = torch.tensor(
+            [[row[key] for key in ("recall", "right", "none", "division", "chain", "seconds")] for row in mine],
             dtype=torch.float64,
         ).mT
         interval = estimate_mean(recall[:, None], torch.ones(len(mine), 1, dtype=torch.bool), within=(0.0, 1.0))
         print(
             f"| {name} | {len(mine)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
-            f"{PAPER.get(name, '')} | {float(division.mean()):.3f} | {float(right.nanmean()):.3f} | {int(none.sum())} | "
+            f"{float(chain.mean()):.3f} | {PAPER.get(name, '')} | {float(division.mean()):.3f} | "
+            f"{float(right.nanmean()):.3f} | {int(none.sum())} | "
             f"{float(seconds.mean()):.2f} |",
             flush=True,
         )
