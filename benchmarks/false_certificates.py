@@ -1,6 +1,7 @@
 """False certificates: how often peeling or SPEAR certifies what is no sample of the client. Every one is a defect.
 
-    python benchmarks/false_certificates.py [--updates 10000] [--draws 256] [--kinds saturated] [--part 0 --parts 4] [--minutes 8]
+    python benchmarks/false_certificates.py [--updates 10000] [--draws 256] [--kinds mixture noisy foreign]
+    ... --out DIR --part 0 --parts 16 --minutes 9    # one of 16 processes; --minutes 0 prints all of DIR
 
 Updates are of a digits network with 80 hidden units and batches of 2 to 8; float32 and float64 tolerances, a known and a fitted factor.
 
@@ -14,14 +15,17 @@ Updates are of a digits network with 80 hidden units and batches of 2 to 8; floa
 from __future__ import annotations
 
 import argparse
+import math
 import time
-from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.exact.layer_probe import read_layer
-from leakscope.attacks.exact.peeling import Peeled, Probe, Update, peel, slopes_of
+from leakscope.attacks.exact.ledger import Peeled, Probe, Update, slopes_of
+from leakscope.attacks.exact.peeling import peel
 from leakscope.attacks.exact.spear import unmix
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
@@ -29,8 +33,9 @@ from leakscope.core.model import Model
 from leakscope.core.pairing import squared_distances
 from leakscope.core.tree import Tree, take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, make_batch
-from leakscope.data import load
+from leakscope.data import Dataset, load
 from leakscope.models import Torch, build, draw_parameters
+from stored_rows import add_rows, read_rows
 
 UNITS, LEAST, MOST = 80, 2, 8
 NONE = ("mixture", "noisy", "foreign")  # no batch caused them
@@ -91,50 +96,60 @@ def false_ones(kind: str, batch: Batch, peeled: Peeled) -> int:
     return int((~right | (distances.amin(0) > NEAR)).sum())
 
 
+def attacked(model: Model, data: Dataset, kind: str, number: int, draws: int) -> dict[str, tuple[int, int]]:
+    """Return how many samples each attack certifies of one update, and how many of these are false."""
+    generator, samples = torch.Generator().manual_seed(number), LEAST + number % (MOST - LEAST + 1)
+    chosen = torch.randperm(data.size("test"), generator=generator)[:samples].tolist()
+    batch = make_batch(data.pictures("test", chosen)[None].double(), data.labels("test", chosen)[None], classes=10)
+    knowledge = attacker_knowledge(model, Client(), batch)
+    update, probe = update_of(kind, number, model, batch, knowledge)
+    update = Update(update.weight, update.bias, update.columns, (torch.float64, torch.float32)[number % 2])
+    factor = None if number // 2 % 2 else 1 / samples
+    peeled = {"peeling": peel(update, probe, factor=factor, most=samples)}
+    if draws:
+        none = Peeled.none(update)
+        peeled["spear"] = unmix(update, none, probe, factor=factor, samples=samples, draws=draws, seed=number)
+    return {name: (len(each.inputs), false_ones(kind, batch, each)) for name, each in peeled.items()}
+
+
 def main() -> None:
-    """Print the number of updates, certified and false samples of each kind, from time to time and at the end."""
+    """Print the number of updates, certified and false samples of each kind."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--updates", type=int, default=10_000)
-    parser.add_argument("--draws", type=int, default=256)
+    parser.add_argument("--draws", type=int, default=256, help="starts of SPEAR; 0: peeling alone")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--out", type=Path, help="directory of counts; a later call goes on behind them")
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1, help="processes that share the updates")
-    parser.add_argument("--minutes", type=float, default=1e9, help="end after so long")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long; 0: print what is stored")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    data, began, shown = load("digits"), time.monotonic(), time.monotonic()
+    data, began = load("digits"), time.monotonic()
     model = to(build("mlp", (1, 8, 8), 10, {"hidden": (UNITS,)}), dtype=torch.float64)
-    done, certified, false = Counter[str](), Counter[str](), Counter[str]()
-    for number in range(asked.part, asked.updates, asked.parts):
+    rows = read_rows(asked.out) if asked.out else []
+    done = {(row["kind"], row["number"], row["draws"]) for row in rows}
+    for place in range(asked.part, asked.updates, asked.parts):
         if time.monotonic() - began > 60 * asked.minutes:
             break
-        kind, turn = asked.kinds[number % len(asked.kinds)], number // len(asked.kinds)
-        generator, samples = torch.Generator().manual_seed(number), LEAST + turn % (MOST - LEAST + 1)
-        chosen = torch.randperm(data.size("test"), generator=generator)[:samples].tolist()
-        batch = make_batch(data.pictures("test", chosen)[None].double(), data.labels("test", chosen)[None], classes=10)
-        knowledge = attacker_knowledge(model, Client(), batch)
-        update, probe = update_of(kind, number, model, batch, knowledge)
-        update = Update(update.weight, update.bias, update.columns, (torch.float64, torch.float32)[turn % 2])
-        factor = None if turn // 2 % 2 else 1 / samples
-        divided = peel(update, probe, factor=factor, most=samples)
-        unmixed = unmix(
-            update, Peeled.none(update), probe, factor=factor, samples=samples, draws=asked.draws, seed=number
-        )
-        done[kind] += 1
-        for name, peeled in (("peeling", divided), ("spear", unmixed)):
-            certified[f"{name}, {kind}"] += len(peeled.inputs)
-            false[f"{name}, {kind}"] += false_ones(kind, batch, peeled)
-        if time.monotonic() - shown > 60:
-            shown = time.monotonic()
-            show(done, certified, false)
-    show(done, certified, false)
+        number, kind = divmod(place, len(asked.kinds))
+        row = {"kind": asked.kinds[kind], "number": number, "draws": asked.draws}
+        if tuple(row.values()) in done:
+            continue
+        rows.append(row | attacked(model, data, asked.kinds[kind], number, asked.draws))
+        if asked.out:
+            add_rows(asked.out / f"{asked.part}.jsonl", rows[-1:])
+    show(rows)
 
 
-def show(done: Counter[str], certified: Counter[str], false: Counter[str]) -> None:
+def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    print("| attack, updates | n | certified samples | false |\n|---|---|---|---|")
-    for name in sorted(certified):
-        print(f"| {name} | {done[name.split(', ')[1]]} | {certified[name]} | {false[name]} |", flush=True)
+    print("| attack | updates | n | certified samples | false |\n|---|---|---|---|---|")
+    for name in ("peeling", "spear"):
+        for kind in KINDS:
+            mine = [row[name] for row in rows if row["kind"] == kind and name in row]
+            if mine:
+                certified, false = map(sum, zip(*mine, strict=True))
+                print(f"| {name} | {kind} | {len(mine)} | {certified} | {false} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Peeling of batches: how many samples come back exactly, beside plain division, and whether anything false is ever certified.
 
-    LEAKSCOPE_DATA=... python benchmarks/peeling.py [ROW ...] [--batches 3] [--draws 0] [--float64]
+    LEAKSCOPE_DATA=... python benchmarks/peeling.py [ROW ...] [--batches 3] [--draws 0] [--float64] [--random]
+    ... --out DIR --part 0 --parts 16 --minutes 9    # one of 16 processes; a later call without parts prints all of DIR
 
-Every row is a data set, a network and a batch size; each batch has weights and test samples of its own. Recall is the share of samples
-that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of certified ones with the right
-label, the next column the number of certified samples that are farther from any. Seconds are CPU seconds of one batch on one thread, the
-gradient given. Rows named `epochs` are weights after local epochs: nothing is certified there, `division` stays. Rows named `normal`
+Every row is a data set, a network and a batch size; each batch has weights and samples of its own: the first test samples, or random
+training samples (`--random`). Recall is the share of samples that are certified and within 1e-3 (root mean square) of a true one,
+`labels` the share of certified ones with the right label, the next column the number of certified samples that are farther from any.
+`chain` is the share that is alone on a unit once the samples before it are subtracted, by the true activations: no peeling reaches
+more. Seconds are CPU seconds of one batch on one thread, the gradient given. Rows named `epochs` are weights after local epochs:
+nothing is certified there, `division` stays. Rows named `normal`
 have the weights of the paper's program: N(0, 0.5^2) in the first layer, Glorot's uniform ones behind it, no biases.
 Intervals: Student's t over batches.
 """
@@ -15,7 +18,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +34,10 @@ from leakscope.core.pairing import squared_distances
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, LocalTraining, Observation, make_batch
 from leakscope.data import load
+from leakscope.data.dataset import Part
 from leakscope.metrics.interval import estimate_mean
 from leakscope.models import Torch, build, draw_parameters
+from stored_rows import add_rows, holds, read_rows
 
 NEAR = 1e-3
 PAPER = {
@@ -114,8 +122,70 @@ def warm_up() -> None:
     peeling(draws=0).run(model, seen, attacker_knowledge(model, Client(), batch), [0])
 
 
+def private_batch(row: Row, number: int, *, drawn: bool) -> Batch:
+    """Return the batch of a number: test samples in their order, or training samples drawn at random."""
+    data = load(row.data)
+    part: Part = "train" if drawn else "test"
+    order = torch.randperm(data.size(part), generator=torch.Generator().manual_seed(number)).tolist()
+    index = order[: row.batch] if drawn else range(number * row.batch, (number + 1) * row.batch)
+    return make_batch(data.pictures(part, index)[None], data.labels(part, index)[None], classes=data.classes)
+
+
+def measure(row: Row, number: int, asked: argparse.Namespace) -> dict[str, float]:
+    """Return what one batch gives."""
+    data = load(row.data)
+    model = build("mlp", data.input_shape, data.classes, {"hidden": row.hidden})
+    client = Client(local=LocalTraining(epochs=row.epochs, batch_size=8, rate=0.01)) if row.epochs else Client()
+    given = (model, weights_of(row, model, number), private_batch(row, number, drawn=asked.random))
+    used, weights, sample = to(given, dtype=torch.float64) if asked.float64 else given
+    seen: Observation = client.observe(used, weights, sample, [number])
+    knowledge = attacker_knowledge(used, client, sample)
+    began = time.process_time()
+    found = peeling(draws=asked.draws).run(used, seen, knowledge, [number])
+    took = time.process_time() - began
+    divided = analytic().run(used, seen, knowledge, [number])
+    proved = torch.zeros(1) if found.proved is None else found.proved[0]
+    share, right, none = recovered(sample, found.inputs[0][proved], found.labels[0][proved])
+    division = recovered(sample, divided.inputs[0], divided.labels[0])[0]
+    chain = reached(used, weights, sample)
+    return {"recall": share, "right": right, "none": none, "division": division, "chain": chain, "seconds": took}
+
+
+def reached(model: Model, weights: Tree, batch: Batch) -> float:
+    """Return the share of samples that are alone on a unit of the first layer once those before them are subtracted."""
+    if model.entry is None or model.entry.bias is None:
+        raise ValueError(f"{model.name} has no first dense layer")
+    active = batch.inputs[0].flatten(1) @ weights[model.entry.weight][0].mT + weights[model.entry.bias][0] > 0
+    known = torch.zeros(len(active), dtype=torch.bool)
+    while bool((new := ~known & active[:, active[~known].sum(0) == 1].any(1)).any()):
+        known |= new
+    return float(known.double().mean())
+
+
+def show(rows: list[dict[str, Any]], names: Sequence[str]) -> None:
+    """Print the table of all rows that have a batch."""
+    print("| row | n | recall | 95 % | chain | paper | division | labels | farther than 1e-3 | CPU s a batch |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name in names:
+        mine = [row for row in rows if row["row"] == name]
+        if not mine:
+            continue
+        recall, right, none, division, chain, seconds = torch.tensor(
+            [[row[key] for key in ("recall", "right", "none", "division", "chain", "seconds")] for row in mine],
+            dtype=torch.float64,
+        ).mT
+        interval = estimate_mean(recall[:, None], torch.ones(len(mine), 1, dtype=torch.bool), within=(0.0, 1.0))
+        print(
+            f"| {name} | {len(mine)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | "
+            f"{float(chain.mean()):.3f} | {PAPER.get(name, '')} | {float(division.mean()):.3f} | "
+            f"{float(right.nanmean()):.3f} | {int(none.sum())} | "
+            f"{float(seconds.mean()):.2f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
-    """Print the table."""
+    """Measure what is asked for and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="*", default=list(ROWS))
     parser.add_argument("--batches", type=int, default=3)
@@ -123,41 +193,34 @@ def main() -> None:
         "--draws", type=int, default=2**10, help="starts of SPEAR on what division leaves; 0: without it"
     )
     parser.add_argument("--float64", action="store_true", help="the client computes in float64")
+    parser.add_argument("--random", action="store_true", help="draw batches from the training part, as the paper")
+    parser.add_argument("--out", type=Path, help="directory of batches already measured; new ones are added")
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1, help="processes that share the batches")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no batch after so long")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    began = time.monotonic()
     warm_up()
-    print(
-        "| row | n | recall | 95 % | paper | division | labels | farther than 1e-3 | CPU s a batch |\n|---|---|---|---|---|---|---|---|---|"
-    )
-    for name in asked.rows:
-        row, made = ROWS[name], []
-        data = load(row.data)
-        model = build("mlp", data.input_shape, data.classes, {"hidden": row.hidden})
-        client = Client(local=LocalTraining(epochs=row.epochs, batch_size=8, rate=0.01)) if row.epochs else Client()
-        for number in range(min(asked.batches, data.size("test") // row.batch)):
-            index = range(number * row.batch, (number + 1) * row.batch)
-            labels = data.labels("test", index)[None]
-            batch = make_batch(data.pictures("test", index)[None], labels, classes=data.classes)
-            given = (model, weights_of(row, model, number), batch)
-            used, weights, sample = to(given, dtype=torch.float64) if asked.float64 else given
-            seen: Observation = client.observe(used, weights, sample, [number])
-            knowledge = attacker_knowledge(used, client, sample)
-            began = time.process_time()
-            found = peeling(draws=asked.draws).run(used, seen, knowledge, [number])
-            took = time.process_time() - began
-            divided = analytic().run(used, seen, knowledge, [number])
-            proved = torch.zeros(1) if found.proved is None else found.proved[0]
-            shares = recovered(sample, found.inputs[0][proved], found.labels[0][proved])
-            made.append((*shares, recovered(sample, divided.inputs[0], divided.labels[0])[0], took))
-        columns = torch.tensor(made, dtype=torch.float64).mT
-        recall, ones = columns[0], torch.ones(1, len(made), dtype=torch.bool)
-        interval = estimate_mean(recall[:, None], ones.mT, within=(0.0, 1.0))
-        print(
-            f"| {name} | {len(made)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | {PAPER.get(name, '')} | "
-            f"{float(columns[3].mean()):.3f} | {float(columns[1].nanmean()):.3f} | {int(columns[2].sum())} | "
-            f"{float(columns[4].mean()):.2f} |",
-            flush=True,
-        )
+    plain = {"draws": asked.draws, "float64": asked.float64, "random": asked.random}
+    stored = read_rows(asked.out) if asked.out else []
+    tasks = [(name, n) for n in range(asked.batches) for name in asked.rows if fits(ROWS[name], n, asked)]
+    for name, number in tasks[asked.part :: asked.parts]:
+        settings = {"row": name, "number": number, **plain}
+        if holds(stored, settings):
+            continue
+        if time.monotonic() - began > 60 * asked.minutes:
+            break
+        made = settings | measure(ROWS[name], number, asked)
+        stored.append(made)
+        if asked.out:
+            add_rows(asked.out / f"{asked.part}.jsonl", [made])
+    show([row for row in stored if all(row[key] == value for key, value in plain.items())], asked.rows)
+
+
+def fits(row: Row, number: int, asked: argparse.Namespace) -> bool:
+    """Return whether the test part has a batch of this number."""
+    return bool(asked.random) or (number + 1) * row.batch <= load(row.data).size("test")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,17 @@
     LEAKSCOPE_DATA=... python benchmarks/vision.py --steps 5 --trials 1 --width 8 --data cifar10 --batches 1   # on a CPU
     python benchmarks/vision.py --out vision.tmp --table
 
-One line of OUT/results.jsonl is one attack in one setting; a call again does those that are missing, and continues inside the one that
-was cut. Fresh weights, one set a trial; labels are known to every attacker; rows are mean +- standard deviation over trials. An
-attacker who gets buffers adds the prior on batch statistics (`--bn`); gradinversion has it always. A client in eval mode
-changes no buffer, so it is one setting. Imports torch, numpy and safetensors alone.
+One line of OUT/results.jsonl is one attack in one setting, all trials of which run as one batch; a call again does those that are
+missing, and continues inside the one that was cut; rows come in the order of the arguments. Fresh weights, one set a trial; labels are
+known to every attacker; rows are mean +- standard deviation over trials. An attacker who gets buffers adds the prior on batch
+statistics (`--bn`); gradinversion has it always. A client in eval mode changes no buffer, so it is one setting. Imports torch, numpy,
+scipy and safetensors alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,8 +40,9 @@ from leakscope.metrics.identification import iip_pixels
 from leakscope.models import Torch, build, draw_parameters
 from leakscope.play import AttackResult, Exposure, attack, expose, judge
 from leakscope.play.baselines import baselines, public_part
+from stored_rows import add_rows, holds, read_rows
 
-CLIENTS: tuple[tuple[Mode, bool], ...] = (("train", False), ("train", True), ("eval", False))
+CLIENTS: dict[str, tuple[Mode, bool]] = {"sent": ("train", True), "eval": ("eval", False), "train": ("train", False)}
 ATTACKS = ("ig", "modern", "gradinversion")
 
 
@@ -60,9 +61,8 @@ def settings_of(args: argparse.Namespace) -> Iterator[Setting]:
     """Yield every setting asked for, baselines first."""
     for batch, data in itertools.product(args.batches, args.data):
         yield Setting(data, batch, "", False, "baselines")
-        for (norm, buffers), name in itertools.product(CLIENTS, args.attacks):
-            if norm in args.norms:
-                yield Setting(data, batch, norm, buffers, name)
+        for client, name in itertools.product(args.clients, args.attacks):
+            yield Setting(data, batch, *CLIENTS[client], name)
 
 
 def private_batch(data: Dataset, batch: int, trials: int) -> Batch:
@@ -133,17 +133,6 @@ def means(scores: Tensor | None) -> list[float]:
     return [] if scores is None else [round(value, 4) for value in scores.double().mean(1).tolist()]
 
 
-def known(path: Path) -> list[dict[str, object]]:
-    """Return the stored rows; a line that was cut is left out."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
-
-
 def spread(values: object) -> str:
     """Return mean and standard deviation over trials."""
     numbers = torch.tensor(values if isinstance(values, list) else [], dtype=torch.float64)
@@ -172,7 +161,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--data", nargs="+", default=["cifar10", "lfw_face"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--norms", nargs="+", choices=("train", "eval"), default=["train", "eval"])
+    parser.add_argument(
+        "--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS), help="sent: in train mode, with its buffers"
+    )
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--width", type=int, default=64, help="filters of the first stage")
@@ -192,19 +183,20 @@ def main() -> int:
     """Run what is missing and print all of it."""
     args = options().parse_args()
     path, began = Path(args.out) / "results.jsonl", time.monotonic()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    stored = read_rows(path.parent)
     plain = {name: getattr(args, name) for name in ("steps", "trials", "width", "group", "tv", "bn")}
     for setting in () if args.table else settings_of(args):
         mine = {**asdict(setting), **plain}
-        if any(all(row.get(name) == value for name, value in mine.items()) for row in known(path)):
+        if holds(stored, mine):
             continue
         if time.monotonic() - began > 60 * args.minutes:
             break
         done = [{**mine, **row} for row in rows_of(setting, args)]
-        with path.open("a") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in done))
-        print(*(f"{row['result']} {setting}: {spread(row['psnr'])} dB" for row in done), sep="\n", flush=True)
-    show(known(path))
+        add_rows(path, done)
+        stored += done
+        show(done)
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
+    show(stored)
     return 0
 
 

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from leakscope.attacks.exact.joint_solution import NEAR, errors_of
 from leakscope.attacks.exact.layer_probe import probe_network
+from leakscope.attacks.exact.ledger import ROUNDING, Probe, Update
 from leakscope.attacks.exact.peel_attack import Peeling
-from leakscope.attacks.exact.peeling import NEAR, ROUNDING, Probe, Update, distinct_rows, errors_of, peel
+from leakscope.attacks.exact.peeling import distinct_rows, peel
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -91,6 +93,35 @@ def test_deeper_networks_and_float32_updates() -> None:
     rough, _ = attacked(network(300, dtype=torch.float32), batch, Client())
     assert bool(rough.proved is not None and rough.proved.all())
     check_recovered(batch, rough, 1e-5)
+
+
+def by_a_chain(active: Tensor) -> int:
+    """Return how many samples (rows) are alone on a unit (columns) once those before them are gone."""
+    known = torch.zeros(len(active), dtype=torch.bool)
+    while True:
+        new = ~known & active[:, active[~known].sum(0) == 1].any(1)
+        if not bool(new.any()):
+            return int(known.sum())
+        known |= new
+
+
+def test_as_many_samples_are_proved_as_the_activations_allow() -> None:
+    """Chains of a dozen subtractions: errors that grow from one sample to the next must not end them."""
+    model, places, seeds = network(200), range(32, 64), [1]
+    batch = make_batch(
+        DATA.pictures("test", places).double()[None], torch.as_tensor(DATA.labels("test", places))[None], classes=10
+    )
+    weights = {}
+    for name, like in model.parameters.items():
+        drawn = random.normal(random.fold(random.key(seeds), name), like.shape).double()
+        weights[name] = drawn * (0.0 if like.ndim == 1 else 0.5 if len(like) == 200 else 0.05)
+    assert model.entry is not None
+    active = batch.inputs.flatten(2) @ weights[model.entry.weight].mT > 0
+    seen = Client().observe(model, weights, batch, seeds)
+    found = Peeling(draws=0).run(model, seen, attacker_knowledge(model, Client(), batch), seeds)
+    check_recovered(batch, found, 1e-6)
+    assert found.proved is not None
+    assert found.proved.sum(1).tolist() == [by_a_chain(each) for each in active]
 
 
 def test_copies_of_a_sample_are_not_certified_but_others_are() -> None:

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from leakscope.attacks import spear
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.exact.layer_probe import probe_network, read_layer
+from leakscope.attacks.exact.ledger import Ledger, Peeled, Probe, Update, subtract
 from leakscope.attacks.exact.peel_attack import Peeling
-from leakscope.attacks.exact.peeling import Ledger, Peeled, Probe, Update, subtract
 from leakscope.attacks.exact.spear import unmix
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random

@@ -24,9 +24,9 @@ from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of
 from leakscope.attacks.exact.layer_probe import read_layer, separates
+from leakscope.attacks.exact.ledger import Peeled, never
 from leakscope.attacks.exact.newton import solve_batch
 from leakscope.attacks.exact.peel_attack import sample_weight
-from leakscope.attacks.exact.peeling import Peeled, never
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
 from leakscope.core.short_repr import short_repr

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of
-from leakscope.attacks.exact.peeling import ROUNDING
+from leakscope.attacks.exact.ledger import ROUNDING
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.layer_inputs import noting

@@ -17,7 +17,7 @@ from torch import Tensor
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of
-from leakscope.attacks.exact.peeling import ROUNDING
+from leakscope.attacks.exact.ledger import ROUNDING
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import TINY, Tree

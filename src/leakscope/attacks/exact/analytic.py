@@ -18,7 +18,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
-from leakscope.attacks.exact.peeling import never
+from leakscope.attacks.exact.ledger import never
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import draw_labels
 from leakscope.core import random

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from leakscope.attacks.exact.peeling import never
+from leakscope.attacks.exact.ledger import never
 from leakscope.core import random
 
 STARTS = 8  # sentences at once

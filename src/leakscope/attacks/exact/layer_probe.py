@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.attacks.exact.peeling import CHUNK, ROUNDING, Probe, Update
+from leakscope.attacks.exact.ledger import ROUNDING, Probe, Update
+from leakscope.attacks.exact.peeling import CHUNK
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.layer_inputs import giving

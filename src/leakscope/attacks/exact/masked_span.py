@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
-from leakscope.attacks.exact.peeling import never
+from leakscope.attacks.exact.ledger import never
 from leakscope.core.short_repr import short_repr
 
 STEPS = 40  # of reweighted least squares

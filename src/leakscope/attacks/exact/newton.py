@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from leakscope.attacks.exact.peeling import Ledger, Peeled, Probe, Update, never, slopes_of
+from leakscope.attacks.exact.ledger import Ledger, Peeled, Probe, Update, never, slopes_of
 from leakscope.attacks.exact.spear import certify_batch
 from leakscope.core.tree import TINY
 

@@ -13,8 +13,9 @@ from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
 from leakscope.attacks.exact.layer_probe import is_behind, read_layer, unit_of
+from leakscope.attacks.exact.ledger import Peeled, Probe, Update
 from leakscope.attacks.exact.newton import solve_batch
-from leakscope.attacks.exact.peeling import WORK, Peeled, Probe, Update, peel
+from leakscope.attacks.exact.peeling import WORK, peel
 from leakscope.attacks.exact.spear import unmix
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, HasNorms, Model

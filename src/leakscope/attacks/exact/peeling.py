@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakscope.attacks.exact.joint_solution import NEAR, solve_together
+from leakscope.attacks.exact.ledger import ROUNDING, Ledger, Peeled, Probe, Update, never, scaled, subtract
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import TINY
 
@@ -28,97 +30,8 @@ UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
 CHUNK, WORK = 2**24, 2**27  # numbers of `slopes` at a time, and in a round
 PART = 256  # candidates whose slopes are found at a time
-# relative error of a sum of contributions: float32 with a margin of 10; in float64 samples that were subtracted before carry theirs
-ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-6}
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
-MOVED = 1e-4  # most that a sample moves when all are solved together, relative to its size
-NEAR = 1e-3  # error of a sample, relative to its size, above which it is not certified; two that are nearer are one
-SINGULAR = 1e-13
 LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
-
-
-def never() -> bool:
-    """Return False: the time is not limited."""
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What the network says about inputs, M x F: slopes by the layer's output for each label, M x C x K, and by the next layer's weights.
-
-    `witness`, of inputs and labels, is for each unit the gradient of its column of the next layer, M x K x Q, and the magnitude that
-    was rounded to get it, M x K; None without a next layer.
-    """
-
-    slopes: Callable[[Tensor], Tensor]
-    witness: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None
-    outside: Callable[[Tensor], Tensor]  # how far each input is from the valid ones
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Gradients of one client by the layer's weights (K x F) and biases (K) and by the next layer's columns (K x Q), in float64.
-
-    `dtype` is that of the client's numbers; `size` and `columns_size`, K, are magnitudes lost in a difference, such as of weights.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    columns: Tensor | None
-    dtype: torch.dtype
-    size: Tensor | float = 0.0
-    columns_size: Tensor | float = 0.0
-
-    __repr__ = short_repr
-
-
-@dataclass(frozen=True, slots=True)
-class Peeled:
-    """Certified samples of one batch (K x F), their labels, the factor, and what is left of the gradients."""
-
-    inputs: Tensor
-    labels: Tensor
-    factor: float
-    rest: Update
-
-    __repr__ = short_repr
-
-    @staticmethod
-    def none(update: Update) -> Peeled:
-        """Return no sample: everything is left."""
-        labels = torch.zeros(0, dtype=torch.int64, device=update.weight.device)
-        return Peeled(update.weight.new_zeros(0, update.weight.shape[1]), labels, 0.0, update)
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """What is left of the update, and for each unit the sum of all magnitudes added and subtracted: rounding is a share of it."""
-
-    left: Update
-    size: Tensor
-    columns_size: Tensor | None
-
-    __repr__ = short_repr
-
-    @staticmethod
-    def of(update: Update) -> Ledger:
-        """Return the ledger of an update of which nothing is subtracted."""
-        columns = update.columns
-        magnitude = None if columns is None else update.columns_size + columns.norm(dim=1)
-        return Ledger(update, update.size + update.bias.abs(), magnitude)
-
-    def error(self) -> Tensor:
-        """Return the error of each unit's bias gradient."""
-        return ROUNDING[self.left.dtype] * self.size
-
-    def without(self, inputs: Tensor, pulls: Tensor, witness: tuple[Tensor, Tensor] | None) -> Ledger:
-        """Return the ledger after samples with these gradients (M x K; M x K x Q and its magnitude) are subtracted."""
-        left = self.left
-        weight, bias, size = left.weight - pulls.mT @ inputs, left.bias - pulls.sum(0), self.size + pulls.abs().sum(0)
-        if left.columns is None or self.columns_size is None or witness is None:
-            return Ledger(Update(weight, bias, None, left.dtype), size, None)
-        columns, magnitude = left.columns - witness[0].sum(0), self.columns_size + witness[1].sum(0)
-        return Ledger(Update(weight, bias, columns, left.dtype), size, magnitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,67 +83,13 @@ def peel(
             break
         known, rows, chosen = len(inputs), torch.cat([inputs, candidates.inputs[passed]]), torch.cat([labels, chosen])
         distinct = distinct_rows(rows, known)
-        rows, errors = _polished(whole, rows[distinct], chosen[distinct], errors, factor, probe)
+        rows, errors = solve_together(whole, rows[distinct], chosen[distinct], errors, factor, probe)
         kept = errors <= NEAR
         inputs, labels, errors = rows[kept], chosen[distinct][kept], errors[kept]
         ledger = subtract(whole, inputs, labels, factor, probe)
         if len(inputs) >= most or len(inputs) == known:
             break
     return Peeled(inputs[:most], labels[:most], factor or 0.0, ledger.left)
-
-
-def subtract(whole: Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Ledger:
-    """Return what all samples found so far leave of the update."""
-    witness = None if probe.witness is None else _scaled(probe.witness(inputs, labels), factor)
-    return whole.without(inputs, factor * slopes_of(probe, inputs, labels), witness)
-
-
-def slopes_of(probe: Probe, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the gradient of each input's loss by the layer's output, M x K."""
-    return probe.slopes(inputs)[torch.arange(len(inputs), device=inputs.device), labels]
-
-
-def _polished(
-    whole: Ledger, inputs: Tensor, labels: Tensor, errors: Tensor, factor: float, probe: Probe
-) -> tuple[Tensor, Tensor]:
-    """Return the samples as least squares over all units that they explain, and bounds of their errors, relative to their size.
-
-    `errors` are those of the first samples. Without a bound, errors grow from round to round: a sample is read from what inexact ones left.
-    """
-    pulls = factor * slopes_of(probe, inputs, labels)
-    left = whole.without(inputs, pulls, None)
-    errors = torch.cat([errors, errors.new_full((len(inputs) - len(errors),), torch.inf)])
-    explained = (left.left.bias.abs() <= left.error()) & (pulls.abs().amax(0) > 0)
-    # opposite samples cancel in a bias gradient, but not in the weights
-    explained &= left.left.weight.norm(dim=1) <= MOVED * left.size * inputs.norm(dim=1).max().clamp_min(1.0)
-    system = (pulls / left.size)[:, explained].mT
-    if len(system) < len(inputs):
-        return inputs, errors
-    rows = whole.left.weight[explained] / left.size[explained, None]
-    inverse, lengths = _inverse(system)
-    solved = inverse @ rows / lengths[:, None]
-    bounds = ROUNDING[left.left.dtype] * inverse.norm(dim=1) / lengths
-    near = (solved - inputs).norm(dim=1) <= MOVED * inputs.norm(dim=1).clamp_min(1.0)
-    # one that moves far is held by too few units
-    return torch.where(near[:, None], solved, inputs), torch.where(near, bounds, errors)
-
-
-def errors_of(system: Tensor, rounding: float) -> Tensor:
-    """Return the error of each unknown of least squares whose right sides have errors `rounding`: its row of the pseudo-inverse."""
-    inverse, lengths = _inverse(system)
-    errors: Tensor = rounding * inverse.norm(dim=1) / lengths
-    return errors
-
-
-def _inverse(system: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pseudo-inverse of a system with columns of length 1, and their lengths.
-
-    Singular values are not cut off but kept at `SINGULAR` of the largest: unknowns that the system does not determine get large errors, and
-    others are not affected.
-    """
-    lengths = system.norm(dim=0).clamp_min(TINY**10)
-    left, values, right = torch.linalg.svd(system / lengths, full_matrices=False)
-    return (right.mT / values.clamp_min(SINGULAR * values[0])) @ left.mT, lengths
 
 
 def _candidates(ledger: Ledger, probe: Probe, limit: int, *, alone: bool = False) -> _Candidates:
@@ -309,17 +168,13 @@ def _certified(candidates: _Candidates, ledger: Ledger, probe: Probe, factor: fl
     if probe.witness is None or ledger.left.columns is None or ledger.columns_size is None:
         enough = candidates.members[passed].sum(1) >= LEAST[ledger.left.dtype]
     elif len(passed):
-        predicted, size = _scaled(probe.witness(candidates.inputs[passed], label[passed]), factor)
+        predicted, size = scaled(probe.witness(candidates.inputs[passed], label[passed]), factor)
         error = (ledger.left.columns - predicted).norm(dim=2)
         allowed = ROUNDING[ledger.left.dtype] * (ledger.columns_size + size)
         enough = ((error <= allowed) | ~candidates.members[passed]).all(1)
     else:
         enough = passed.bool()
     return passed[enough], label[passed][enough]
-
-
-def _scaled(witness: tuple[Tensor, Tensor], factor: float) -> tuple[Tensor, Tensor]:
-    return factor * witness[0], factor * witness[1]
 
 
 def _misfits(candidates: _Candidates, ledger: Ledger, factors: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
-from leakscope.attacks.exact.peeling import never
+from leakscope.attacks.exact.ledger import never
 
 Sentence = tuple[int, ...]
 CLEAR = 4  # times the floor: what a removed sentence must leave unexplained

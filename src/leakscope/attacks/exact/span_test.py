@@ -40,8 +40,8 @@ from leakscope.attacks.exact.dense_readers import (
     token_network,
 )
 from leakscope.attacks.exact.encoder_search import search_sentences
+from leakscope.attacks.exact.ledger import never
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
-from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr

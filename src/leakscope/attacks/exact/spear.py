@@ -22,18 +22,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.exact.peeling import (
-    NEAR,
-    ROUNDING,
-    Ledger,
-    Peeled,
-    Probe,
-    Update,
-    errors_of,
-    never,
-    slopes_of,
-    subtract,
-)
+from leakscope.attacks.exact.joint_solution import NEAR, errors_of
+from leakscope.attacks.exact.ledger import ROUNDING, Ledger, Peeled, Probe, Update, never, slopes_of, subtract
 from leakscope.core.tree import TINY
 
 MOST = 64  # samples that are unmixed at a time

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks.exact.peeling import distinct_rows, errors_of, near_rows
+from leakscope.attacks.exact.joint_solution import errors_of
+from leakscope.attacks.exact.peeling import distinct_rows, near_rows
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.short_repr import short_repr

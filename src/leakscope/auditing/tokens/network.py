@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.embedding_rows import Bag
-from leakscope.attacks.exact.peeling import never
+from leakscope.attacks.exact.ledger import never
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.attacks.tokens.embedded import read_bag
 from leakscope.attacks.tokens.readings import known_noise
