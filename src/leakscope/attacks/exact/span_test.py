@@ -43,9 +43,10 @@ from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
 from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
+from leakscope.attacks.exact.spans import off_span, singular_values, thin_svd
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, to
 from leakscope.core.types import Round, Shares, direction
 
 SURE = 8  # times the rounding of a gradient: singular values above it count
@@ -53,7 +54,7 @@ FLOOR = 1e-12  # of the largest singular value: least rounding, for float64
 ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
 MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
-CHUNK = 2**22  # numbers of a layer's input at once
+CHUNK = {"cpu": 2**22, "cuda": 2**27}  # numbers of a layer's input at once
 NEAR = 4  # groups of layers behind the first attention that are tried before all others
 MOST_PREFIXES = 512  # kept at a position
 
@@ -99,26 +100,28 @@ class SpanReading:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span.
+    """An orthonormal basis of a span (width x rank), and the distance up to which an input is in the span.
 
     `rows` are the update's, reduced to the width; parts of a spectral norm below `floor` may be rounding or noise.
     """
 
     source: SharedInput
-    complement: Tensor
-    rank: int
+    basis: Tensor
     limit: float
     rows: Tensor
     floor: float
 
     @property
+    def rank(self) -> int:
+        return self.basis.shape[1]
+
+    @property
     def room(self) -> int:
-        return self.complement.shape[1]
+        return self.source.width - self.rank
 
     def distance(self, inputs: Tensor) -> Tensor:
         """Return how far inputs (... x width) stand off the span, as a share of their length."""
-        distance: Tensor = (inputs @ self.complement).norm(dim=-1) / inputs.norm(dim=-1)
-        return distance
+        return off_span(inputs, self.basis)
 
 
 def span_test(
@@ -138,8 +141,9 @@ def span_test(
     several local steps. Once the time is `over`, what was read so far is returned.
     """
     check_update(seen)
-    update = direction(seen, shares)
     network = token_network(module, seen.before)
+    seen = to(seen, device=network.device)
+    update = direction(seen, shares)
     try:
         sources = find_shared_inputs(network, update.keys(), vocabulary, length)
         network.read(torch.full((1, length), vocabulary - 1), [each.layer for each in sources[:1]])
@@ -192,7 +196,7 @@ def _masked_reading(
     masked = find_masked(module, network, span.source, example)
     if masked is None:
         return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
-    where = subspace(network, masked, span.complement, span.limit)
+    where = subspace(network, masked, span.basis, span.limit)
     atoms = find_atoms(network, masked, where, tokens_that_moved(module, update, vocabulary), length, span.rank, over)
     places = [[each for each in atoms if each.place == place] for place in range(length)]
     number = next((place for place, each in enumerate(places) if not each), length)
@@ -207,7 +211,7 @@ def _masked_reading(
         later = None if second is None else _span(source, update, rounded, noise)
         if second is None or later is None or not later.rank or later.room < ROOM:
             continue
-        room, checked = subspace(network, second, later.complement, later.limit), source.layer
+        room, checked = subspace(network, second, later.basis, later.limit), source.layer
         sentences = join_atoms(network, masked, second, room, atoms, MOST_PREFIXES, over)
         break
     end = SpanEnd.MASKED if sentences else SpanEnd.MASKED_TOKENS
@@ -231,7 +235,7 @@ def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float)
     deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
     if number > source.width:
         rows = torch.linalg.qr(rows, mode="r").R
-    sizes = torch.linalg.svdvals(rows)
+    sizes = singular_values(rows)
     added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
     rounding = float(sizes[0]) * max(eps, FLOOR)
     floor = max(SURE * rounding, added)
@@ -243,20 +247,19 @@ def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float)
 def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
     """Return the span of the inputs that a group of layers read."""
     rank, floor, limit, rows = _rank(source, update, rounded, noise)
-    directions = torch.linalg.svd(rows).Vh
-    return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
+    _, _, directions = thin_svd(rows)
+    return _Span(source, directions[:rank].mT, limit, rows, floor)
 
 
 def _candidates(
     network: TokenNetwork, span: _Span, vocabulary: int, length: int, over: Callable[[], bool]
 ) -> tuple[Tensor, ...]:
     """Return the tokens in the span for each position, up to the first position without any."""
-    width = max(1, CHUNK // (length * span.source.width))
     hits = []
-    for part in torch.arange(vocabulary).split(width):
+    for part in _parts(torch.arange(vocabulary, device=network.device)[:, None].expand(-1, length), span):
         if over():
             break
-        (inputs,) = network.read(part[:, None].expand(-1, length), [span.source.layer])
+        (inputs,) = network.read(part, [span.source.layer])
         hits.append(span.distance(inputs) <= span.limit)
     if not hits:
         return ()
@@ -265,17 +268,24 @@ def _candidates(
     return tuple(held[:, p].nonzero()[:, 0] for p in range(number))
 
 
+def _parts(tokens: Tensor, span: _Span) -> tuple[Tensor, ...]:
+    """Return N x T tokens in parts that fit into memory."""
+    most = CHUNK.get(tokens.device.type, CHUNK["cpu"])
+    parts: tuple[Tensor, ...] = tokens.split(max(1, most // (tokens.shape[1] * span.source.width)))
+    return parts
+
+
 def _sentences(
     network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the prefixes that cannot be extended, grown from the first position: all in the span, or the `closest` to it."""
-    prefixes = torch.empty(1, 0, dtype=torch.int64)
+    prefixes = torch.empty(1, 0, dtype=torch.int64, device=network.device)
     ended: list[tuple[int, ...]] = []
     for tokens in candidates:
         if over():
             break
         extended = torch.cat([prefixes.repeat_interleave(len(tokens), 0), tokens.repeat(len(prefixes))[:, None]], dim=1)
-        parts = extended.split(max(1, CHUNK // (extended.shape[1] * check.source.width)))
+        parts = _parts(extended, check)
         off = torch.cat([check.distance(network.read(part, [check.source.layer])[0][:, -1]) for part in parts])
         within = off <= (check.limit if closest is None else 1)
         grown = within.reshape(len(prefixes), len(tokens)).any(1)
@@ -307,8 +317,9 @@ def _whole_sentences(
     """Return the sentences of an encoder in the span, or the `closest` to it."""
 
     def distance(tokens: Tensor) -> Tensor:
-        parts = tokens.split(max(1, CHUNK // (tokens.shape[1] * check.source.width)))
-        return torch.cat([check.distance(network.read(part, [check.source.layer])[0]) for part in parts])
+        return torch.cat(
+            [check.distance(network.read(part, [check.source.layer])[0]) for part in _parts(tokens, check)]
+        )
 
     def explained(sentences: Sequence[tuple[int, ...]]) -> bool:
         return closest is None and explains(network, check.source, check.rows, check.floor, sentences)
