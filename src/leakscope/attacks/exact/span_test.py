@@ -26,11 +26,13 @@ found are compared with the update's rows (`proved_sentences`): those without wh
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from leakscope.attacks.exact.dense_readers import (
     SharedInput,
@@ -43,14 +45,15 @@ from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
 from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
-from leakscope.attacks.exact.spans import off_span, singular_values, thin_svd
+from leakscope.attacks.exact.spans import off_span, thin_svd
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Round, Shares, direction
 
 SURE = 8  # times the rounding of a gradient: singular values above it count
-FLOOR = 1e-12  # of the largest singular value: least rounding, for float64
+COARSE = 1e-12  # least rounding of inputs that are computed a second time
+CLOSE = 2  # times eps of the largest singular value: the rounding of a gradient, in its spectral norm
 ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
 MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
@@ -100,16 +103,19 @@ class SpanReading:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """An orthonormal basis of a span (width x rank), and the distance up to which an input is in the span.
+    """An orthonormal basis of a span (width x rank) with its singular values, and the errors of the update and of inputs.
 
-    `rows` are the update's, reduced to the width; parts of a spectral norm below `floor` may be rounding or noise.
+    `error` is the spectral norm of rounding and noise, `rounding` that of an input as a share of its length. `rows` are the update's,
+    reduced to the width. `proof_floor` is what may be left of them when the true inputs, computed a second time, are removed.
     """
 
     source: SharedInput
     basis: Tensor
-    limit: float
+    sizes: Tensor
+    error: float
+    rounding: float
     rows: Tensor
-    floor: float
+    proof_floor: float
 
     @property
     def rank(self) -> int:
@@ -122,6 +128,19 @@ class _Span:
     def distance(self, inputs: Tensor) -> Tensor:
         """Return how far inputs (... x width) stand off the span, as a share of their length."""
         return off_span(inputs, self.basis)
+
+    def holds(self, inputs: Tensor) -> Tensor:
+        """Return which inputs (... x width) may be true: off the span by at most the error that their directions have."""
+        x = normalize(inputs, dim=-1)
+        within = x @ self.basis
+        allowed = self.rounding + self.error * (within / self.sizes).norm(dim=-1)
+        holds: Tensor = (x - within @ self.basis.mT).norm(dim=-1) <= allowed.clamp_max(MOST_OFF)
+        return holds
+
+    @property
+    def limit(self) -> float:
+        """Return the largest distance of a true input, one in the weakest direction."""
+        return min(MOST_OFF, self.rounding + self.error / float(self.sizes[-1])) if self.rank else 0.0
 
 
 def span_test(
@@ -155,7 +174,7 @@ def span_test(
     rounded = seen.before if shares is Shares.WEIGHTS else None
     span = _span(first, update, rounded, noise)
     if closest is not None:  # each step has rounded
-        span = replace(span, limit=MOST_OFF)
+        span = replace(span, error=math.inf)
     sizes = (span.rank, first.width, min(first.width, len(first.rows(update))))
     if span.rank == 0 or span.room < ROOM:
         return SpanReading(SpanEnd.NO_ROOM if span.rank else SpanEnd.NO_UPDATE, (), (), *sizes)
@@ -165,22 +184,21 @@ def span_test(
     if not candidates:
         return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes, over)
     later = [each for each in sources if each.mixes]
-    best = _later_layer(later[:NEAR], update, rounded, noise)
-    if best is None or best[1] < span.rank:
-        best = _later_layer(later, update, rounded, noise)
-    if best is None:
+    check = _later_layer(later[:NEAR], update, rounded, noise)
+    if check is None or check.rank < span.rank:
+        check = _later_layer(later, update, rounded, noise)
+    if check is None:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    check = _span(best[0], update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
     sentences = grow(network, check, candidates, closest, over)
     proved: tuple[tuple[int, ...], ...] = ()
-    if closest is None and best[0].causal and len(sentences) > MOST_PROVED:
-        others = [each for each in later if each.causal and each != best[0]]
+    if closest is None and check.source.causal and len(sentences) > MOST_PROVED:
+        others = [each for each in later if each.causal and each != check.source]
         for span in (_span(each, update, rounded, noise) for each in others):
             if span.rank >= check.rank and span.room >= ROOM:
                 sentences = _cut_outside(network, span, sentences)
     if closest is None:
-        given = (network, check.source, check.rows, check.floor, sentences, candidates)
+        given = (network, check.source, check.rows, check.proof_floor, sentences, candidates)
         sentences, proved = proved_sentences(*given, over)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
@@ -220,35 +238,29 @@ def _masked_reading(
 
 def _later_layer(
     sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
-) -> tuple[SharedInput, int] | None:
-    """Return the layers whose span tells sentences apart best, and its rank; None if no span leaves room."""
-    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources]
-    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
-    return max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]), default=None)
+) -> _Span | None:
+    """Return the span that tells sentences apart best; None if none leaves room."""
+    spans = (_span(each, update, rounded, noise) for each in sources)
+    usable = [each for each in spans if each.rank and each.room >= ROOM]
+    return max(usable, key=lambda each: (each.source.causal, each.rank, each.room), default=None)
 
 
-def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
-    """Return the rank of the inputs that a group of layers read, the floor, the distance of a true input, and the reduced rows."""
+def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
+    """Return the span of the inputs that a group of layers read."""
     rows = source.rows(update)
     number = len(rows)
     eps = torch.finfo(update[source.weights[0]].dtype).eps
     deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
     if number > source.width:
         rows = torch.linalg.qr(rows, mode="r").R
-    sizes = singular_values(rows)
+    _, sizes, directions = thin_svd(rows)
+    largest = float(sizes[0])
     added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
-    rounding = float(sizes[0]) * max(eps, FLOOR)
-    floor = max(SURE * rounding, added)
-    rank = int((sizes > floor).sum())
-    limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
-    return rank, floor, limit, rows
-
-
-def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
-    """Return the span of the inputs that a group of layers read."""
-    rank, floor, limit, rows = _rank(source, update, rounded, noise)
-    _, _, directions = thin_svd(rows)
-    return _Span(source, directions[:rank].mT, limit, rows, floor)
+    clear = sizes > max(SURE * eps * largest, added)
+    rounding = SURE * max(eps, COARSE)
+    return _Span(
+        source, directions[clear].mT, sizes[clear], max(CLOSE * eps * largest, added), rounding, rows, max(rounding * largest, added)
+    )
 
 
 def _candidates(
@@ -260,7 +272,7 @@ def _candidates(
         if over():
             break
         (inputs,) = network.read(part, [span.source.layer])
-        hits.append(span.distance(inputs) <= span.limit)
+        hits.append(span.holds(inputs))
     if not hits:
         return ()
     held = torch.cat(hits)
@@ -285,9 +297,9 @@ def _sentences(
         if over():
             break
         extended = torch.cat([prefixes.repeat_interleave(len(tokens), 0), tokens.repeat(len(prefixes))[:, None]], dim=1)
-        parts = _parts(extended, check)
-        off = torch.cat([check.distance(network.read(part, [check.source.layer])[0][:, -1]) for part in parts])
-        within = off <= (check.limit if closest is None else 1)
+        last = [network.read(part, [check.source.layer])[0][:, -1] for part in _parts(extended, check)]
+        off = torch.cat([check.distance(each) for each in last])
+        within = torch.cat([check.holds(each) for each in last]) if closest is None else torch.ones_like(off).bool()
         grown = within.reshape(len(prefixes), len(tokens)).any(1)
         ended += [tuple(row) for row in prefixes[~grown].tolist() if row]
         order = off.argsort()
@@ -305,7 +317,7 @@ def _cut_outside(
     for length in {len(each) for each in sentences}:
         tokens = torch.tensor([each for each in sentences if len(each) == length])
         (inputs,) = network.read(tokens, [span.source.layer])
-        number = (span.distance(inputs) <= span.limit).long().cumprod(1).sum(1)
+        number = span.holds(inputs).long().cumprod(1).sum(1)
         kept |= {tuple(row[:n]) for row, n in zip(tokens.tolist(), number.tolist(), strict=True) if n}
     begun = {each[:n] for each in kept for n in range(1, len(each))}
     return tuple(sorted(kept - begun))
@@ -316,13 +328,17 @@ def _whole_sentences(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences of an encoder in the span, or the `closest` to it."""
 
-    def distance(tokens: Tensor) -> Tensor:
-        return torch.cat(
-            [check.distance(network.read(part, [check.source.layer])[0]) for part in _parts(tokens, check)]
-        )
+    def read(tokens: Tensor) -> Tensor:
+        return torch.cat([network.read(part, [check.source.layer])[0] for part in _parts(tokens, check)])
 
     def explained(sentences: Sequence[tuple[int, ...]]) -> bool:
-        return closest is None and explains(network, check.source, check.rows, check.floor, sentences)
+        floor = check.proof_floor
+        return closest is None and explains(network, check.source, check.rows, floor, sentences)
 
-    limit = check.limit if closest is None else MOST_OFF
-    return search_sentences(distance, limit, candidates, explained, over)[:closest]
+    def distance(tokens: Tensor) -> Tensor:
+        return check.distance(read(tokens))
+
+    def holds(tokens: Tensor) -> Tensor:
+        return check.holds(read(tokens)) if closest is None else distance(tokens) <= MOST_OFF
+
+    return search_sentences(distance, holds, candidates, explained, over)[:closest]
