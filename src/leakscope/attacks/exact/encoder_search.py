@@ -34,7 +34,8 @@ def search_sentences(
 ) -> tuple[Sentence, ...]:
     """Return the sentences all of whose tokens the span holds, the closest first.
 
-    `distance` maps N x T tokens to the distances N x T, `holds` to whether they may be true. `explained` says whether sentences explain the whole update.
+    `distance` maps N x T tokens to the distances N x T, `holds` to whether they may be true. `explained` says whether sentences explain
+    the whole update.
     The search ends when the time is `over`.
     """
     found: dict[Sentence, float] = {}

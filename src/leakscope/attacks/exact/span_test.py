@@ -4,15 +4,17 @@ Petrov et al. 2024 (DAGER), arXiv:2405.15586. For y = W x the gradient of W is `
 the inputs x_j of all tokens of the batch. If tokens are fewer than the width, a wrong input lies outside.
 
 1. The first dense layers behind the embedding read one token and its position: e(v, p). Every vocabulary x position pair is tested,
-   by one product with a basis C of the span's complement: |C^T e| / |e| below a limit. Embedding plus position is additive, so
-   (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
+   by one product with a basis V of the span: |e - V V^T e| / |e| below a limit. Embedding plus position is additive,
+   so (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
 2. A later layer reads a token after those before it. From the first position on, each prefix is extended by all candidates and kept
    if the last token's input lies in that layer's span. A prefix without extension is a sentence. In an encoder, where a token sees
    all others, whole sentences are searched (`encoder_search`).
 
-Rank and limits come from rounding and known noise alone, of spectral norm E: singular values above E count, and a true input may
-stand off the span by E / s_r with the smallest of them (Wedin 1972). The later layer is, of those with the highest rank, the one
-whose span leaves most room: in a classifier of two blocks the second block's projections have too low a rank.
+Ranks and limits come from rounding and known noise alone, of spectral norm E: singular values above it count, and a true input x may
+stand off the span by `E |S^-1 V^T x|`, little unless its directions are weak (`Span.holds`). The later layer is, of those with the
+highest rank, the one whose span leaves most room: in a classifier of two blocks the second block's projections have too low a rank.
+Where singular values near the rounding are left over, as in an encoder's float32 update, the first span may lack true tokens: then
+those whose row of the embedding moved are tried in every position.
 
 The same holds for the inner factors of low-rank adapters, `dL/dA = s B^T (dL/dy) x^T`, whose span has at most r x modules dimensions
 (`budget`). If all before it is frozen, the first span does not move in local SGD. Those of later layers do, so no limit holds there
@@ -32,7 +34,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from leakscope.attacks.exact.dense_readers import (
     SharedInput,
@@ -45,17 +46,12 @@ from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
 from leakscope.attacks.exact.peeling import never
 from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
-from leakscope.attacks.exact.spans import off_span, thin_svd
+from leakscope.attacks.exact.spans import MOST_OFF, Span, span_of
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Round, Shares, direction
 
-SURE = 8  # times the rounding of a gradient: singular values above it count
-COARSE = 1e-12  # least rounding of inputs that are computed a second time
-CLOSE = 2  # times eps of the largest singular value: the rounding of a gradient, in its spectral norm
-ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
-MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
 CHUNK = {"cpu": 2**22, "cuda": 2**27}  # numbers of a layer's input at once
 NEAR = 4  # groups of layers behind the first attention that are tried before all others
@@ -101,48 +97,6 @@ class SpanReading:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """An orthonormal basis of a span (width x rank) with its singular values, and the errors of the update and of inputs.
-
-    `error` is the spectral norm of rounding and noise, `rounding` that of an input as a share of its length. `rows` are the update's,
-    reduced to the width. `proof_floor` is what may be left of them when the true inputs, computed a second time, are removed.
-    """
-
-    source: SharedInput
-    basis: Tensor
-    sizes: Tensor
-    error: float
-    rounding: float
-    rows: Tensor
-    proof_floor: float
-
-    @property
-    def rank(self) -> int:
-        return self.basis.shape[1]
-
-    @property
-    def room(self) -> int:
-        return self.source.width - self.rank
-
-    def distance(self, inputs: Tensor) -> Tensor:
-        """Return how far inputs (... x width) stand off the span, as a share of their length."""
-        return off_span(inputs, self.basis)
-
-    def holds(self, inputs: Tensor) -> Tensor:
-        """Return which inputs (... x width) may be true: off the span by at most the error that their directions have."""
-        x = normalize(inputs, dim=-1)
-        within = x @ self.basis
-        allowed = self.rounding + self.error * (within / self.sizes).norm(dim=-1)
-        holds: Tensor = (x - within @ self.basis.mT).norm(dim=-1) <= allowed.clamp_max(MOST_OFF)
-        return holds
-
-    @property
-    def limit(self) -> float:
-        """Return the largest distance of a true input, one in the weakest direction."""
-        return min(MOST_OFF, self.rounding + self.error / float(self.sizes[-1])) if self.rank else 0.0
-
-
 def span_test(
     module: nn.Module,
     seen: Round,
@@ -172,7 +126,7 @@ def span_test(
     if first is None:
         return SpanReading(SpanEnd.NO_LAYER)
     rounded = seen.before if shares is Shares.WEIGHTS else None
-    span = _span(first, update, rounded, noise)
+    span = span_of(first, update, rounded, noise)
     if closest is not None:  # each step has rounded
         span = replace(span, error=math.inf)
     sizes = (span.rank, first.width, min(first.width, len(first.rows(update))))
@@ -181,8 +135,15 @@ def span_test(
     candidates = _candidates(network, span, vocabulary, length, over)
     if over():
         return SpanReading(SpanEnd.CUT, (), candidates, *sizes)
+    words = tokens_that_moved(module, update, vocabulary)
+    unsure = span.unsure and closest is None and len(words) < vocabulary
     if not candidates:
-        return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes, over)
+        masked = _masked_reading(
+            module, network, sources, span, update, rounded, noise, vocabulary, length, sizes, over
+        )
+        if not unsure or masked.end is not SpanEnd.NOTHING:
+            return masked
+    possible = (words,) * length if unsure else candidates
     later = [each for each in sources if each.mixes]
     check = _later_layer(later[:NEAR], update, rounded, noise)
     if check is None or check.rank < span.rank:
@@ -190,22 +151,22 @@ def span_test(
     if check is None:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
     grow = _sentences if check.source.causal else _whole_sentences
-    sentences = grow(network, check, candidates, closest, over)
+    sentences = grow(network, check, possible, closest, over)
     proved: tuple[tuple[int, ...], ...] = ()
     if closest is None and check.source.causal and len(sentences) > MOST_PROVED:
         others = [each for each in later if each.causal and each != check.source]
-        for span in (_span(each, update, rounded, noise) for each in others):
+        for span in (span_of(each, update, rounded, noise) for each in others):
             if span.rank >= check.rank and span.room >= ROOM:
                 sentences = _cut_outside(network, span, sentences)
     if closest is None:
-        given = (network, check.source, check.rows, check.proof_floor, sentences, candidates)
+        given = (network, check.source, check.rows, check.proof_floor, sentences, possible)
         sentences, proved = proved_sentences(*given, over)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
 
 def _masked_reading(
-    module: nn.Module, network: TokenNetwork, sources: Sequence[SharedInput], span: _Span, update: Tree, rounded: Tree | None,
+    module: nn.Module, network: TokenNetwork, sources: Sequence[SharedInput], span: Span, update: Tree, rounded: Tree | None,
     noise: float, vocabulary: int, length: int, sizes: tuple[int, int, int],
     over: Callable[[], bool],
 ) -> SpanReading:  # fmt: skip
@@ -226,7 +187,7 @@ def _masked_reading(
         sentences = (tuple(each.token for (each,) in places[:number]),)
     for source in sources if len(atoms) > number else ():
         second = find_masked(module, network, source, example) if source.mixes and source.causal else None
-        later = None if second is None else _span(source, update, rounded, noise)
+        later = None if second is None else span_of(source, update, rounded, noise)
         if second is None or later is None or not later.rank or later.room < ROOM:
             continue
         room, checked = subspace(network, second, later.basis, later.limit), source.layer
@@ -236,35 +197,15 @@ def _masked_reading(
     return SpanReading(end, sentences, candidates, *sizes, checked)
 
 
-def _later_layer(
-    sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
-) -> _Span | None:
+def _later_layer(sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float) -> Span | None:
     """Return the span that tells sentences apart best; None if none leaves room."""
-    spans = (_span(each, update, rounded, noise) for each in sources)
-    usable = [each for each in spans if each.rank and each.room >= ROOM]
+    spans = (span_of(each, update, rounded, noise) for each in sources)
+    usable = (each for each in spans if each.rank and each.room >= ROOM)
     return max(usable, key=lambda each: (each.source.causal, each.rank, each.room), default=None)
 
 
-def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
-    """Return the span of the inputs that a group of layers read."""
-    rows = source.rows(update)
-    number = len(rows)
-    eps = torch.finfo(update[source.weights[0]].dtype).eps
-    deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
-    if number > source.width:
-        rows = torch.linalg.qr(rows, mode="r").R
-    _, sizes, directions = thin_svd(rows)
-    largest = float(sizes[0])
-    added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
-    clear = sizes > max(SURE * eps * largest, added)
-    rounding = SURE * max(eps, COARSE)
-    return _Span(
-        source, directions[clear].mT, sizes[clear], max(CLOSE * eps * largest, added), rounding, rows, max(rounding * largest, added)
-    )
-
-
 def _candidates(
-    network: TokenNetwork, span: _Span, vocabulary: int, length: int, over: Callable[[], bool]
+    network: TokenNetwork, span: Span, vocabulary: int, length: int, over: Callable[[], bool]
 ) -> tuple[Tensor, ...]:
     """Return the tokens in the span for each position, up to the first position without any."""
     hits = []
@@ -280,7 +221,7 @@ def _candidates(
     return tuple(held[:, p].nonzero()[:, 0] for p in range(number))
 
 
-def _parts(tokens: Tensor, span: _Span) -> tuple[Tensor, ...]:
+def _parts(tokens: Tensor, span: Span) -> tuple[Tensor, ...]:
     """Return N x T tokens in parts that fit into memory."""
     most = CHUNK.get(tokens.device.type, CHUNK["cpu"])
     parts: tuple[Tensor, ...] = tokens.split(max(1, most // (tokens.shape[1] * span.source.width)))
@@ -288,7 +229,7 @@ def _parts(tokens: Tensor, span: _Span) -> tuple[Tensor, ...]:
 
 
 def _sentences(
-    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
+    network: TokenNetwork, check: Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the prefixes that cannot be extended, grown from the first position: all in the span, or the `closest` to it."""
     prefixes = torch.empty(1, 0, dtype=torch.int64, device=network.device)
@@ -310,7 +251,7 @@ def _sentences(
 
 
 def _cut_outside(
-    network: TokenNetwork, span: _Span, sentences: Sequence[tuple[int, ...]]
+    network: TokenNetwork, span: Span, sentences: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences up to the first token whose input lies outside one more layer's span, without those that others begin with."""
     kept = set()
@@ -324,7 +265,7 @@ def _cut_outside(
 
 
 def _whole_sentences(
-    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
+    network: TokenNetwork, check: Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences of an encoder in the span, or the `closest` to it."""
 
