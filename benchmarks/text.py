@@ -61,6 +61,7 @@ ROWS = {
     "language-8": Row(8, language=True),
     "weights-8": Row(8, dtype=torch.float32, steps=1),
     "trained-8": Row(8, training=500),
+    "trained-float32-8": Row(8, training=500, dtype=torch.float32),
     **{f"dropout-{batch}": Row(batch, dropout=0.1) for batch in (1, 2, 4, 6)},
     "dropout-4-float32": Row(4, dropout=0.1, dtype=torch.float32),
     "dropout20-4": Row(4, dropout=0.2),

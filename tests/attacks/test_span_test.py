@@ -14,7 +14,7 @@ from leakscope.attacks.exact.masked_span import Subspace, decode_masks
 from leakscope.attacks.exact.sentence_proof import proved_sentences
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading, span_test
 from leakscope.attacks.exact.span_test import _cut_outside as cut_outside
-from leakscope.attacks.exact.span_test import _span as span_of
+from leakscope.attacks.exact.spans import span_of
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Round, Shares
@@ -73,6 +73,25 @@ def test_every_sentence_of_a_classifiers_batch_comes_back_and_no_other(batch: in
     assert reading.end is SpanEnd.SENTENCES
     assert set(reading.sentences) == set(reading.proved) == rows(x)
     assert reading.rank <= batch * LENGTH < reading.width
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sentences_that_training_has_almost_fitted_come_back_beside_others(seed: int) -> None:
+    x, weights = sentences(3, seed), torch.tensor([1, 1e-5, 1e-9], dtype=torch.float64)
+    module = network()
+    loss = nn.functional.cross_entropy(module(x), torch.arange(3) % 2, reduction="none")
+    values = torch.autograd.grad((weights * loss).sum(), list(module.parameters()))
+    sent = dict(zip(weights_of(module), values, strict=True))
+    seen = Round(weights_of(module), {}, sent)
+    reading = span_test(module, seen, Shares.GRADIENT, vocabulary=VOCABULARY, length=LENGTH)
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_encoders_float32_update_gives_its_sentences_by_the_rows_that_moved(seed: int) -> None:
+    module, x = network(bert, torch.float32), sentences(2, seed)
+    reading = read_gradient(module, x)
+    assert set(reading.sentences) == set(reading.proved) == rows(x)
 
 
 def proof_of(module: nn.Module, x: Tensor, found: list[Tensor]) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:

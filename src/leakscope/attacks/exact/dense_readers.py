@@ -63,6 +63,11 @@ class TokenNetwork:
 
     module: nn.Module
 
+    @property
+    def device(self) -> torch.device:
+        """Return where the network lies."""
+        return next(self.module.parameters()).device
+
     def read(self, tokens: Tensor, layers: Sequence[str]) -> list[Tensor]:
         """Return the first inputs of the named layers for N x T tokens; the run ends with the last of them."""
         inputs: dict[str, Tensor] = {}
@@ -73,7 +78,7 @@ class TokenNetwork:
                 raise _ReadEnoughError
 
         with _noting(self.module, layers, note), suppress(_ReadEnoughError):
-            self.module(tokens)
+            self.module(tokens.to(self.device))
         return [inputs[name] for name in layers]
 
 
@@ -118,7 +123,7 @@ def find_shared_inputs(network: TokenNetwork, sent: Collection[str], vocabulary:
     weights = _readers(network.module, sent)
     readers = {name: network.module.get_parameter(weight) for name, weight in weights.items()}
     with _noting(network.module, readers, note):
-        network.module(tokens)
+        network.module(tokens.to(network.device))
     return [_shared_input(x, layers, weights) for x, layers in groups.values()]
 
 

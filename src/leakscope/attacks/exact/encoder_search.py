@@ -27,14 +27,15 @@ Sentence = tuple[int, ...]
 
 def search_sentences(
     distance: Callable[[Tensor], Tensor],
-    limit: float,
+    holds: Callable[[Tensor], Tensor],
     candidates: Sequence[Tensor],
     explained: Callable[[Sequence[Sentence]], bool],
     over: Callable[[], bool] = never,
 ) -> tuple[Sentence, ...]:
-    """Return the sentences all of whose tokens stand off the span by at most `limit`, the closest first.
+    """Return the sentences all of whose tokens the span holds, the closest first.
 
-    `distance` maps N x T tokens to the distances N x T. `explained` says whether sentences explain the whole update.
+    `distance` maps N x T tokens to the distances N x T, `holds` to whether they may be true. `explained` says whether sentences explain
+    the whole update.
     The search ends when the time is `over`.
     """
     found: dict[Sentence, float] = {}
@@ -50,7 +51,7 @@ def search_sentences(
                     state[:, place] = _closest(distance, state, place, tokens)
                     tried += len(state) * len(tokens)
                 off = distance(state)
-                ended = off.amax(1) <= limit
+                ended = holds(state).all(1)
                 new = {
                     tuple(row): float(far) for row, far in zip(state[ended].tolist(), off[ended].mean(1), strict=True)
                 }

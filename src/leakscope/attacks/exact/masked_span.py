@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.exact.dense_readers import SharedInput, TokenNetwork
 from leakscope.attacks.exact.ledger import never
+from leakscope.attacks.exact.spans import off_span, thin_svd
 from leakscope.core.short_repr import short_repr
 
 STEPS = 40  # of reweighted least squares
@@ -111,27 +112,21 @@ def find_masked(module: nn.Module, network: TokenNetwork, source: SharedInput, t
     return MaskedInput(earlier[-1], norm, drops[earlier[-1]]) if earlier else None
 
 
-def subspace(network: TokenNetwork, masked: MaskedInput, complement: Tensor, limit: float) -> Subspace:
-    """Return the subspace of masked inputs: vectors that the layer norm maps into the span of which `complement` (d x room) is left."""
-    width = len(complement)
-
-    def distance(x: Tensor) -> Tensor:
-        away: Tensor = (x @ complement).norm(dim=-1) / x.norm(dim=-1)
-        return away.nan_to_num(1.0)
-
-    span = torch.linalg.svd(complement, full_matrices=True).U[:, complement.shape[1] :]
+def subspace(network: TokenNetwork, masked: MaskedInput, span: Tensor, limit: float) -> Subspace:
+    """Return the subspace of masked inputs: vectors that the layer norm maps into the span (d x k, orthonormal)."""
+    width = len(span)
     if masked.norm is None:
-        return Subspace(span, distance, limit)
+        return Subspace(span, lambda x: off_span(x, span).nan_to_num(1.0), limit)
     norm = network.module.get_submodule(masked.norm)
-    weight = norm.weight if isinstance(norm.weight, Tensor) else complement.new_ones(width)
-    shift = norm.bias if isinstance(norm.bias, Tensor) else complement.new_zeros(width)
-    columns = [span / weight[:, None], complement.new_ones(width, 1)]
+    weight = norm.weight if isinstance(norm.weight, Tensor) else span.new_ones(width)
+    shift = norm.bias if isinstance(norm.bias, Tensor) else span.new_zeros(width)
+    columns = [span / weight[:, None], span.new_ones(width, 1)]
     if bool(shift.any()):
         columns.append((shift / weight)[:, None])
-    left, sizes, _ = torch.linalg.svd(torch.cat(columns, dim=1), full_matrices=False)
+    left, sizes, _ = thin_svd(torch.cat(columns, dim=1))
 
     def through(u: Tensor) -> Tensor:
-        return distance(norm(u))
+        return off_span(norm(u), span).nan_to_num(1.0)
 
     return Subspace(left[:, sizes > 1e-10 * sizes[0]], through, limit)
 
@@ -192,8 +187,9 @@ def find_atoms(
     over: Callable[[], bool] = never,
 ) -> list[Atom]:
     """Return the tokens by position whose masked embeddings lie in the subspace, copies included, at most `rank` of them."""
+    tokens = tokens.to(network.device)
     (embedded,) = network.read(tokens[:, None].expand(-1, length), [masked.dropout])
-    pairs = torch.cartesian_prod(tokens, torch.arange(length))
+    pairs = torch.cartesian_prod(tokens, torch.arange(length, device=tokens.device))
     full = embedded.flatten(0, 1) / (1 - masked.rate)
     off = (full - full @ where.basis @ where.basis.mT).norm(dim=1) / full.norm(dim=1)
     order = off.argsort()[:MOST_PAIRS]
@@ -207,7 +203,8 @@ def find_atoms(
             [
                 bool(ok) and (int(token), int(place), tuple(mask.tolist())) not in known
                 for (token, place), mask, ok in zip(pairs.tolist(), masks, sure, strict=True)
-            ]
+            ],
+            device=pairs.device,
         )
         pairs, full, price, masks = pairs[new], full[new], price[new], masks[new]
         atoms += [Atom(token, place, mask) for (token, place), mask in zip(pairs.tolist(), masks, strict=True)]

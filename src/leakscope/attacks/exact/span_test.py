@@ -4,15 +4,17 @@ Petrov et al. 2024 (DAGER), arXiv:2405.15586. For y = W x the gradient of W is `
 the inputs x_j of all tokens of the batch. If tokens are fewer than the width, a wrong input lies outside.
 
 1. The first dense layers behind the embedding read one token and its position: e(v, p). Every vocabulary x position pair is tested,
-   by one product with a basis C of the span's complement: |C^T e| / |e| below a limit. Embedding plus position is additive, so
-   (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
+   by one product with a basis V of the span: |e - V V^T e| / |e| below a limit. Embedding plus position is additive,
+   so (v, q) is in the span with (v, p), (w, p) and (w, q): some pairs pass that are not in the batch.
 2. A later layer reads a token after those before it. From the first position on, each prefix is extended by all candidates and kept
    if the last token's input lies in that layer's span. A prefix without extension is a sentence. In an encoder, where a token sees
    all others, whole sentences are searched (`encoder_search`).
 
-Rank and limits come from rounding and known noise alone, of spectral norm E: singular values above E count, and a true input may
-stand off the span by E / s_r with the smallest of them (Wedin 1972). The later layer is, of those with the highest rank, the one
-whose span leaves most room: in a classifier of two blocks the second block's projections have too low a rank.
+Ranks and limits come from rounding and known noise alone, of spectral norm E: singular values above it count, and a true input x may
+stand off the span by `E |S^-1 V^T x|`, little unless its directions are weak (`Span.holds`). The later layer is, of those with the
+highest rank, the one whose span leaves most room: in a classifier of two blocks the second block's projections have too low a rank.
+Where singular values near the rounding are left over, as in an encoder's float32 update, the first span may lack true tokens: then
+those whose row of the embedding moved are tried in every position.
 
 The same holds for the inner factors of low-rank adapters, `dL/dA = s B^T (dL/dy) x^T`, whose span has at most r x modules dimensions
 (`budget`). If all before it is frozen, the first span does not move in local SGD. Those of later layers do, so no limit holds there
@@ -26,6 +28,7 @@ found are compared with the update's rows (`proved_sentences`): those without wh
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,17 +46,14 @@ from leakscope.attacks.exact.encoder_search import search_sentences
 from leakscope.attacks.exact.ledger import never
 from leakscope.attacks.exact.masked_span import find_atoms, find_masked, join_atoms, subspace, tokens_that_moved
 from leakscope.attacks.exact.sentence_proof import MOST_PROVED, explains, proved_sentences
+from leakscope.attacks.exact.spans import MOST_OFF, Span, span_of
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.short_repr import short_repr
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, to
 from leakscope.core.types import Round, Shares, direction
 
-SURE = 8  # times the rounding of a gradient: singular values above it count
-FLOOR = 1e-12  # of the largest singular value: least rounding, for float64
-ROUNDED = 0.25  # times eps of a weight: deviation of its rounding
-MOST_OFF = 0.1  # largest distance that counts as in the span; wrong inputs stand off by 0.2 and more
 ROOM = 8  # dimensions that a span must leave free, so that no wrong input fits by chance
-CHUNK = 2**22  # numbers of a layer's input at once
+CHUNK = {"cpu": 2**22, "cuda": 2**27}  # numbers of a layer's input at once
 NEAR = 4  # groups of layers behind the first attention that are tried before all others
 MOST_PREFIXES = 512  # kept at a position
 
@@ -97,30 +97,6 @@ class SpanReading:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """The complement of a span (width x room), its rank, and the distance up to which an input is in the span.
-
-    `rows` are the update's, reduced to the width; parts of a spectral norm below `floor` may be rounding or noise.
-    """
-
-    source: SharedInput
-    complement: Tensor
-    rank: int
-    limit: float
-    rows: Tensor
-    floor: float
-
-    @property
-    def room(self) -> int:
-        return self.complement.shape[1]
-
-    def distance(self, inputs: Tensor) -> Tensor:
-        """Return how far inputs (... x width) stand off the span, as a share of their length."""
-        distance: Tensor = (inputs @ self.complement).norm(dim=-1) / inputs.norm(dim=-1)
-        return distance
-
-
 def span_test(
     module: nn.Module,
     seen: Round,
@@ -138,8 +114,9 @@ def span_test(
     several local steps. Once the time is `over`, what was read so far is returned.
     """
     check_update(seen)
-    update = direction(seen, shares)
     network = token_network(module, seen.before)
+    seen = to(seen, device=network.device)
+    update = direction(seen, shares)
     try:
         sources = find_shared_inputs(network, update.keys(), vocabulary, length)
         network.read(torch.full((1, length), vocabulary - 1), [each.layer for each in sources[:1]])
@@ -149,41 +126,47 @@ def span_test(
     if first is None:
         return SpanReading(SpanEnd.NO_LAYER)
     rounded = seen.before if shares is Shares.WEIGHTS else None
-    span = _span(first, update, rounded, noise)
+    span = span_of(first, update, rounded, noise)
     if closest is not None:  # each step has rounded
-        span = replace(span, limit=MOST_OFF)
+        span = replace(span, error=math.inf)
     sizes = (span.rank, first.width, min(first.width, len(first.rows(update))))
     if span.rank == 0 or span.room < ROOM:
         return SpanReading(SpanEnd.NO_ROOM if span.rank else SpanEnd.NO_UPDATE, (), (), *sizes)
     candidates = _candidates(network, span, vocabulary, length, over)
     if over():
         return SpanReading(SpanEnd.CUT, (), candidates, *sizes)
+    words = tokens_that_moved(module, update, vocabulary)
+    unsure = span.unsure and closest is None and len(words) < vocabulary
     if not candidates:
-        return _masked_reading(module, network, sources, span, update, rounded, noise, vocabulary, length, sizes, over)
+        masked = _masked_reading(
+            module, network, sources, span, update, rounded, noise, vocabulary, length, sizes, over
+        )
+        if not unsure or masked.end is not SpanEnd.NOTHING:
+            return masked
+    possible = (words,) * length if unsure else candidates
     later = [each for each in sources if each.mixes]
-    best = _later_layer(later[:NEAR], update, rounded, noise)
-    if best is None or best[1] < span.rank:
-        best = _later_layer(later, update, rounded, noise)
-    if best is None:
+    check = _later_layer(later[:NEAR], update, rounded, noise)
+    if check is None or check.rank < span.rank:
+        check = _later_layer(later, update, rounded, noise)
+    if check is None:
         return SpanReading(SpanEnd.TOKENS, (), candidates, *sizes)
-    check = _span(best[0], update, rounded, noise)
     grow = _sentences if check.source.causal else _whole_sentences
-    sentences = grow(network, check, candidates, closest, over)
+    sentences = grow(network, check, possible, closest, over)
     proved: tuple[tuple[int, ...], ...] = ()
-    if closest is None and best[0].causal and len(sentences) > MOST_PROVED:
-        others = [each for each in later if each.causal and each != best[0]]
-        for span in (_span(each, update, rounded, noise) for each in others):
+    if closest is None and check.source.causal and len(sentences) > MOST_PROVED:
+        others = [each for each in later if each.causal and each != check.source]
+        for span in (span_of(each, update, rounded, noise) for each in others):
             if span.rank >= check.rank and span.room >= ROOM:
                 sentences = _cut_outside(network, span, sentences)
     if closest is None:
-        given = (network, check.source, check.rows, check.floor, sentences, candidates)
+        given = (network, check.source, check.rows, check.proof_floor, sentences, possible)
         sentences, proved = proved_sentences(*given, over)
     end = SpanEnd.TOKENS if not sentences else SpanEnd.SENTENCES if closest is None else SpanEnd.CLOSEST
     return SpanReading(end, sentences, candidates, *sizes, check.source.layer, proved)
 
 
 def _masked_reading(
-    module: nn.Module, network: TokenNetwork, sources: Sequence[SharedInput], span: _Span, update: Tree, rounded: Tree | None,
+    module: nn.Module, network: TokenNetwork, sources: Sequence[SharedInput], span: Span, update: Tree, rounded: Tree | None,
     noise: float, vocabulary: int, length: int, sizes: tuple[int, int, int],
     over: Callable[[], bool],
 ) -> SpanReading:  # fmt: skip
@@ -192,7 +175,7 @@ def _masked_reading(
     masked = find_masked(module, network, span.source, example)
     if masked is None:
         return SpanReading(SpanEnd.NOTHING, (), (), *sizes)
-    where = subspace(network, masked, span.complement, span.limit)
+    where = subspace(network, masked, span.basis, span.limit)
     atoms = find_atoms(network, masked, where, tokens_that_moved(module, update, vocabulary), length, span.rank, over)
     places = [[each for each in atoms if each.place == place] for place in range(length)]
     number = next((place for place, each in enumerate(places) if not each), length)
@@ -204,60 +187,33 @@ def _masked_reading(
         sentences = (tuple(each.token for (each,) in places[:number]),)
     for source in sources if len(atoms) > number else ():
         second = find_masked(module, network, source, example) if source.mixes and source.causal else None
-        later = None if second is None else _span(source, update, rounded, noise)
+        later = None if second is None else span_of(source, update, rounded, noise)
         if second is None or later is None or not later.rank or later.room < ROOM:
             continue
-        room, checked = subspace(network, second, later.complement, later.limit), source.layer
+        room, checked = subspace(network, second, later.basis, later.limit), source.layer
         sentences = join_atoms(network, masked, second, room, atoms, MOST_PREFIXES, over)
         break
     end = SpanEnd.MASKED if sentences else SpanEnd.MASKED_TOKENS
     return SpanReading(end, sentences, candidates, *sizes, checked)
 
 
-def _later_layer(
-    sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float
-) -> tuple[SharedInput, int] | None:
-    """Return the layers whose span tells sentences apart best, and its rank; None if no span leaves room."""
-    ranks = [(each, _rank(each, update, rounded, noise)[0]) for each in sources]
-    usable = [(each, rank) for each, rank in ranks if rank and each.width - rank >= ROOM]
-    return max(usable, key=lambda each: (each[0].causal, each[1], each[0].width - each[1]), default=None)
-
-
-def _rank(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> tuple[int, float, float, Tensor]:
-    """Return the rank of the inputs that a group of layers read, the floor, the distance of a true input, and the reduced rows."""
-    rows = source.rows(update)
-    number = len(rows)
-    eps = torch.finfo(update[source.weights[0]].dtype).eps
-    deviation = noise if rounded is None else noise + ROUNDED * eps * float(source.rows(rounded).square().mean().sqrt())
-    if number > source.width:
-        rows = torch.linalg.qr(rows, mode="r").R
-    sizes = torch.linalg.svdvals(rows)
-    added = deviation * (number**0.5 + source.width**0.5)  # spectral norm of random entries
-    rounding = float(sizes[0]) * max(eps, FLOOR)
-    floor = max(SURE * rounding, added)
-    rank = int((sizes > floor).sum())
-    limit = min(MOST_OFF, max(rounding, added) / float(sizes[rank - 1])) if rank else 0.0
-    return rank, floor, limit, rows
-
-
-def _span(source: SharedInput, update: Tree, rounded: Tree | None, noise: float) -> _Span:
-    """Return the span of the inputs that a group of layers read."""
-    rank, floor, limit, rows = _rank(source, update, rounded, noise)
-    directions = torch.linalg.svd(rows).Vh
-    return _Span(source, directions[rank:].mT, rank, limit, rows, floor)
+def _later_layer(sources: Sequence[SharedInput], update: Tree, rounded: Tree | None, noise: float) -> Span | None:
+    """Return the span that tells sentences apart best; None if none leaves room."""
+    spans = (span_of(each, update, rounded, noise) for each in sources)
+    usable = (each for each in spans if each.rank and each.room >= ROOM)
+    return max(usable, key=lambda each: (each.source.causal, each.rank, each.room), default=None)
 
 
 def _candidates(
-    network: TokenNetwork, span: _Span, vocabulary: int, length: int, over: Callable[[], bool]
+    network: TokenNetwork, span: Span, vocabulary: int, length: int, over: Callable[[], bool]
 ) -> tuple[Tensor, ...]:
     """Return the tokens in the span for each position, up to the first position without any."""
-    width = max(1, CHUNK // (length * span.source.width))
     hits = []
-    for part in torch.arange(vocabulary).split(width):
+    for part in _parts(torch.arange(vocabulary, device=network.device)[:, None].expand(-1, length), span):
         if over():
             break
-        (inputs,) = network.read(part[:, None].expand(-1, length), [span.source.layer])
-        hits.append(span.distance(inputs) <= span.limit)
+        (inputs,) = network.read(part, [span.source.layer])
+        hits.append(span.holds(inputs))
     if not hits:
         return ()
     held = torch.cat(hits)
@@ -265,19 +221,26 @@ def _candidates(
     return tuple(held[:, p].nonzero()[:, 0] for p in range(number))
 
 
+def _parts(tokens: Tensor, span: Span) -> tuple[Tensor, ...]:
+    """Return N x T tokens in parts that fit into memory."""
+    most = CHUNK.get(tokens.device.type, CHUNK["cpu"])
+    parts: tuple[Tensor, ...] = tokens.split(max(1, most // (tokens.shape[1] * span.source.width)))
+    return parts
+
+
 def _sentences(
-    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
+    network: TokenNetwork, check: Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the prefixes that cannot be extended, grown from the first position: all in the span, or the `closest` to it."""
-    prefixes = torch.empty(1, 0, dtype=torch.int64)
+    prefixes = torch.empty(1, 0, dtype=torch.int64, device=network.device)
     ended: list[tuple[int, ...]] = []
     for tokens in candidates:
         if over():
             break
         extended = torch.cat([prefixes.repeat_interleave(len(tokens), 0), tokens.repeat(len(prefixes))[:, None]], dim=1)
-        parts = extended.split(max(1, CHUNK // (extended.shape[1] * check.source.width)))
-        off = torch.cat([check.distance(network.read(part, [check.source.layer])[0][:, -1]) for part in parts])
-        within = off <= (check.limit if closest is None else 1)
+        last = [network.read(part, [check.source.layer])[0][:, -1] for part in _parts(extended, check)]
+        off = torch.cat([check.distance(each) for each in last])
+        within = torch.cat([check.holds(each) for each in last]) if closest is None else torch.ones_like(off).bool()
         grown = within.reshape(len(prefixes), len(tokens)).any(1)
         ended += [tuple(row) for row in prefixes[~grown].tolist() if row]
         order = off.argsort()
@@ -288,30 +251,35 @@ def _sentences(
 
 
 def _cut_outside(
-    network: TokenNetwork, span: _Span, sentences: Sequence[tuple[int, ...]]
+    network: TokenNetwork, span: Span, sentences: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences up to the first token whose input lies outside one more layer's span, without those that others begin with."""
     kept = set()
     for length in {len(each) for each in sentences}:
         tokens = torch.tensor([each for each in sentences if len(each) == length])
         (inputs,) = network.read(tokens, [span.source.layer])
-        number = (span.distance(inputs) <= span.limit).long().cumprod(1).sum(1)
+        number = span.holds(inputs).long().cumprod(1).sum(1)
         kept |= {tuple(row[:n]) for row, n in zip(tokens.tolist(), number.tolist(), strict=True) if n}
     begun = {each[:n] for each in kept for n in range(1, len(each))}
     return tuple(sorted(kept - begun))
 
 
 def _whole_sentences(
-    network: TokenNetwork, check: _Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
+    network: TokenNetwork, check: Span, candidates: Sequence[Tensor], closest: int | None, over: Callable[[], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sentences of an encoder in the span, or the `closest` to it."""
 
-    def distance(tokens: Tensor) -> Tensor:
-        parts = tokens.split(max(1, CHUNK // (tokens.shape[1] * check.source.width)))
-        return torch.cat([check.distance(network.read(part, [check.source.layer])[0]) for part in parts])
+    def read(tokens: Tensor) -> Tensor:
+        return torch.cat([network.read(part, [check.source.layer])[0] for part in _parts(tokens, check)])
 
     def explained(sentences: Sequence[tuple[int, ...]]) -> bool:
-        return closest is None and explains(network, check.source, check.rows, check.floor, sentences)
+        floor = check.proof_floor
+        return closest is None and explains(network, check.source, check.rows, floor, sentences)
 
-    limit = check.limit if closest is None else MOST_OFF
-    return search_sentences(distance, limit, candidates, explained, over)[:closest]
+    def distance(tokens: Tensor) -> Tensor:
+        return check.distance(read(tokens))
+
+    def holds(tokens: Tensor) -> Tensor:
+        return check.holds(read(tokens)) if closest is None else distance(tokens) <= MOST_OFF
+
+    return search_sentences(distance, holds, candidates, explained, over)[:closest]
