@@ -85,6 +85,11 @@ ROWS = {
     "trap-cifar10-3000-20": Row("cifar10", 20, TrapWeights(factor=0.95), "0.945", units=3000, normal=True),
 }  # fmt: skip
 ROWS |= {
+    f"trap-cifar10-{factor}": Row("cifar10", 100, TrapWeights(factor=factor, reader=analytic()), normal=True)
+    for factor in (0.94, 0.945, 0.955, 0.96)
+}
+ROWS["trap-cifar10-1700-units"] = replace(ROWS["trap-cifar10"], units=1700, published="")
+ROWS |= {
     f"soliton-{name}": Row(name, 256, SolitonBiases(batch=256), "at least 0.856", normal=True, double=True)
     for name in SETS
 }

@@ -46,7 +46,7 @@ def test_a_scenario_plays_manipulations_on_clients_that_get_their_weights(tmp_pa
         ({"model": "cnn_mnist"}, "imprint can insert one"),
         ({"client": {"aggregate": 4}}, "loki is made for clients=2"),
         ({"attacks": [{"name": "fishing", "target": 10}]}, "below 10 classes"),
-        ({"attacks": ["decepticons"]}, "small transformers"),
+        ({"attacks": ["decepticons"]}, "is for sentences"),
         ({"attacks": [{"name": "imprint", "inserted": 1}]}, "at least 2 units"),
     ],
 )

@@ -47,3 +47,5 @@ MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
     "fishing": fishing,
     "decepticons": Decepticons,
 }
+
+OF_SENTENCES = ("decepticons",)  # the others are of images and tables
