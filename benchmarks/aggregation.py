@@ -11,7 +11,8 @@ With `--local` clients send weights after 2 epochs of batches of 2 (SGD, rate 0.
 table is of dishonest servers with 3,000 training images: imprint (1000 bins), trap weights (s = 0.7) and soliton biases (for as many
 images), one model for all clients, and LOKI (16 bins a client, a model for each); their shares are of images within 1e-3, for LOKI, whose
 scale is known up to a bin, within 3e-2. Fishing for class 0 (read by division, 8 times as many trials) reads at most one image a round, and
-only if the sum holds one image of the class: `rounds` is the share of rounds in which it read one. Intervals: Student's t over trials.
+only if the sum holds one image of the class: `rounds` is the share of rounds in which it read one. With `inconsistent` one client gets an
+imprint and the others dead weights; its share is of that client's images. Intervals: Student's t over trials.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from leakscope.play.baselines import public_part
 from leakscope.play.dishonest import expose_manipulated
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
+from leakscope.servers.inconsistent import Inconsistent
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
 from leakscope.servers.soliton import SolitonBiases
@@ -119,6 +121,7 @@ SERVERS: dict[str, Callable[[int], Manipulation]] = {  # by the number of client
     "soliton": lambda clients: SolitonBiases(batch=clients * EACH),
     "loki": lambda clients: Loki(clients, units=4 * EACH),
     "fishing": lambda _: Fishing(reader=analytic()),
+    "inconsistent": lambda clients: Inconsistent(clients) if clients > 1 else Imprint(),
 }
 
 
@@ -126,6 +129,7 @@ def manipulated(name: str, clients: int, trials: int) -> str:
     """Return the share of images that a dishonest server reads from the mean, and for fishing of rounds in which it reads one."""
     trials, rms = 8 * trials if name == "fishing" else trials, 3e-2 if name == "loki" else NEAR
     near = torch.stack([read_images(SERVERS[name](clients), clients, number, rms) for number in range(trials)])
+    near = near[:, :EACH] if name == "inconsistent" else near
     return f"{share(near)}; rounds {share(near.any(1, keepdim=True))}" if name == "fishing" else share(near)
 
 

@@ -2,6 +2,8 @@
 
     LEAKSCOPE_DATA=... python benchmarks/remedies.py [MANIPULATION ...] [--remedies nothing clip noise censor scan] [--batches 10]
     LEAKSCOPE_DATA=... python benchmarks/remedies.py --accuracy [NETWORK ...] [--batches 5]
+    ... --accuracy mlp --remedies noise --first 2 --step 5 --batches 10 --rows part2.jsonl       # one of five processes; then
+    ... --accuracy --read part0.jsonl ... part4.jsonl                                            # the table of their rows
 
 Remedies: `clip` to norm 1, `noise` of 0.0001 after that clip, `censor` units of the first dense layer with fewer than 4 examples,
 `scan` the received model with 64 examples beside the honest model as that of the last round, and refuse it if suspect. A refused server
@@ -10,17 +12,22 @@ the sum) 3e-2, under noise 0.1. For fishing (one image of the class among 64, re
 Decepticons (GPT of width 128, 8 sentences) of tokens in their places. Networks of images are 784-1000-10, for LOKI
 `cnn_mnist`. Intervals: Student's t over clients (n).
 
-`--accuracy`: FedSGD of 10 clients with 64 examples each, 100 rounds, tested on 1,000 examples: 784-1000-10 (`mlp`) and `lenet_dlg` with
-ReLU on Fashion-MNIST, a GPT of width 32 (`gpt`) on drawn sentences of 4 classes. n counts federations. `scan` tests every tenth round's
-model beside that of the round before; `refused` counts the rounds.
+`--accuracy`: FedSGD of 10 clients with 64 examples each, 100 rounds at rate 0.1, tested on 1,000 examples: 784-1000-10 (`mlp`) and
+`lenet_dlg` with ReLU on Fashion-MNIST, a GPT of width 32 (`gpt`) on drawn sentences of 4 classes. n counts federations. `scan` tests every
+tenth round's model beside that of the round before; `refused` counts the rounds. `cost` is the accuracy without a remedy minus that with
+it, of the same federation.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -69,7 +76,7 @@ PUBLIC, WIDTH, BATCH, SAMPLE = (
     8,
     64,
 )  # public images; of Decepticons: width, sentences, sentences that are scanned
-ROUNDS, MEMBERS, EVERY = 100, 10, 10  # of the training that measures accuracy
+ROUNDS, MEMBERS, EVERY, RATE = 100, 10, 10, 0.1  # of the training that measures accuracy
 DENSE = {
     "imprint": Row(DATA, EACH, Imprint()),
     "trap weights": Row(DATA, EACH, TrapWeights(factor=0.7), normal=True),
@@ -186,12 +193,11 @@ def show_shares(names: list[str], remedies: list[str], batches: int) -> None:
 
 @dataclass(frozen=True)
 class Federation:
-    """A network, its clients' examples, the rate of FedSGD and examples for the test."""
+    """A network, its clients' examples and examples for the test."""
 
     model: Model
     weights: Tree
     batch: Batch
-    rate: float
     test: tuple[Tensor, Tensor]
 
 
@@ -214,7 +220,7 @@ def federation(network: str, seed: int) -> Federation:
         weights = draw_parameters(model, Torch(), random.key([seed]))
     shape = (MEMBERS, EACH)
     batch = Batch(x.unflatten(0, shape), y.unflatten(0, shape), torch.ones(shape, dtype=torch.bool))
-    return Federation(model, take(weights, 0), batch, 0.5 if network == "gpt" else 0.1, test)
+    return Federation(model, take(weights, 0), batch, test)
 
 
 def accuracy_under(remedy: str, network: str, seed: int) -> tuple[float, list[bool]]:
@@ -225,7 +231,7 @@ def accuracy_under(remedy: str, network: str, seed: int) -> tuple[float, list[bo
         shared = {name: value.expand(MEMBERS, *value.shape) for name, value in weights.items()}
         seeds = [1000 * seed + MEMBERS * number + member for member in range(MEMBERS)]
         sent = client.observe(model, shared, batch, seeds).rounds[0].sent
-        before, weights = weights, {name: value - of.rate * sent[name].mean(0) for name, value in weights.items()}
+        before, weights = weights, {name: value - RATE * sent[name].mean(0) for name, value in weights.items()}
         if remedy == "scan" and number % EVERY == 0:
             sample = Target(model=module_of(model, weights), inputs=batch.inputs[0], labels=batch.labels[0])
             refused.append(scan(sample, previous=module_of(model, before)).suspected)
@@ -233,22 +239,46 @@ def accuracy_under(remedy: str, network: str, seed: int) -> tuple[float, list[bo
     return float((output.argmax(1) == of.test[1]).double().mean()), refused
 
 
-def show_accuracy(networks: list[str], remedies: list[str], trials: int) -> None:
+class Trained(NamedTuple):
+    """One federation after training; `refused` are the rounds that were scanned."""
+
+    network: str
+    remedy: str
+    seed: int
+    accuracy: float
+    refused: list[bool]
+
+
+def trained(networks: list[str], remedies: list[str], seeds: range, path: Path | None) -> list[Trained]:
+    """Return federations of every network and remedy, and add them to the file `path`; censoring does not apply to some networks."""
+    rows = []
+    for network, remedy, seed in product(networks, remedies, seeds):
+        try:
+            rows.append(Trained(network, remedy, seed, *accuracy_under(remedy, network, seed)))
+        except InputError:
+            if remedy != "censor":
+                raise
+            continue
+        if path is not None:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(rows[-1])}\n")
+    return rows
+
+
+def show_accuracy(rows: list[Trained]) -> None:
     """Print what each remedy costs."""
-    print("| network | remedy | n | accuracy | 95 % | refused |\n|---|---|---|---|---|---|")
-    for network in networks:
-        for remedy in remedies:
-            try:
-                found = [accuracy_under(remedy, network, seed) for seed in range(trials)]
-            except InputError as error:
-                if remedy != "censor":
-                    raise
-                print(f"| {network} | {remedy} | does not apply: {error} |", flush=True)
-                continue
-            rounds = [each for _, refused in found for each in refused]
-            shown = f"{sum(rounds)} of {len(rounds)}" if rounds else ""
-            accuracy = torch.tensor([value for value, _ in found], dtype=torch.float64)
-            print(f"| {network} | {remedy} | {show_interval(accuracy)} | {shown} |", flush=True)
+    print(
+        "| network | remedy | n | accuracy | 95 % | n | cost | 95 % | refused |\n|---|---|---|---|---|---|---|---|---|"
+    )
+    accuracy = {(row.network, row.remedy, row.seed): row.accuracy for row in rows}
+    for network, remedy in dict.fromkeys((row.network, row.remedy) for row in rows):
+        of = [row for row in rows if (row.network, row.remedy) == (network, remedy)]
+        pairs = [(accuracy.get((network, "nothing", row.seed), math.nan), row.accuracy) for row in of]
+        alone, under = torch.tensor(pairs, dtype=torch.float64).T
+        cost = show_interval(alone - under, lowest=-1.0)
+        rounds = [each for row in of for each in row.refused]
+        shown = f"{sum(rounds)} of {len(rounds)}" if rounds else ""
+        print(f"| {network} | {remedy} | {show_interval(under)} | {cost} | {shown} |", flush=True)
 
 
 def main() -> None:
@@ -261,11 +291,21 @@ def main() -> None:
         "--head", choices=("glorot", "normal"), default="glorot", help="of trap weights and soliton biases"
     )
     parser.add_argument("--accuracy", action="store_true", help="what the remedies cost instead")
+    parser.add_argument(
+        "--first", type=int, default=0, help="of --accuracy, with --step: the federations of one process"
+    )
+    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--rows", type=Path, help="of --accuracy: a file that federations are added to")
+    parser.add_argument("--read", type=Path, nargs="*", help="of --accuracy: files of other processes")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     DENSE.update({name: replace(row, head=asked.head) for name, row in DENSE.items()})
-    if asked.accuracy:
-        show_accuracy(asked.names or ["mlp", "lenet_dlg", "gpt"], asked.remedies, asked.batches)
+    if asked.read:
+        lines = [line for path in asked.read for line in path.read_text("utf-8").splitlines()]
+        show_accuracy([Trained(*json.loads(line)) for line in lines])
+    elif asked.accuracy:
+        seeds = range(asked.first, asked.batches, asked.step)
+        show_accuracy(trained(asked.names or ["mlp", "lenet_dlg", "gpt"], asked.remedies, seeds, asked.rows))
     else:
         show_shares(asked.names or list(CASES), asked.remedies, asked.batches)
 

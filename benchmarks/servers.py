@@ -4,13 +4,13 @@
     LEAKSCOPE_DATA=... python benchmarks/servers.py ROW ... --activated [--batches 20]
     LEAKSCOPE_DATA=... python benchmarks/servers.py --fishing [--batches 3] [--device cuda --iterations 1000]
 
-Every batch has honest weights, server draws and private samples of its own; public data are up to 10,000 training images. `share` is the
-part of the private samples within `rms` (root mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a
-sample is only known up to its bin (LOKI). `honest` is the same reader on the weights that were not manipulated,
-`nearest` the share for the nearest public image, an oracle. Intervals: Student's t over clients (n). `--fishing` prints how much of a
-ResNet18's update of 16 images, the head left out, is the gradient of the one image of a class: its cosine with that image's own gradient,
-beside the honest server's; with iterations also the PSNR of that image as IG reads it, beside the class mean and the nearest public
-image.
+Every batch has honest weights, server draws and private samples of its own: test images in their order, or where those are too few, images
+drawn from the whole set. Public data are up to 10,000 of the other images. `share` is the part of the private samples within `rms` (root
+mean square) of a reconstructed one: 1e-3 for exact readouts, 3e-2 where the scale of a sample is only known up to its bin (LOKI). `honest`
+is the same reader on the weights that were not manipulated, `nearest` the share for the nearest public image, an oracle. Intervals:
+Student's t over clients (n). `--fishing` prints how much of a ResNet18's update of 16 images, the head left out, is the gradient of the one
+image of a class: its cosine with that image's own gradient, beside the honest server's; with iterations also the PSNR of that image as IG
+reads it, beside the class mean and the nearest public image.
 """
 
 from __future__ import annotations
@@ -85,6 +85,11 @@ ROWS = {
     "trap-cifar10-3000-20": Row("cifar10", 20, TrapWeights(factor=0.95), "0.945", units=3000, normal=True),
 }  # fmt: skip
 ROWS |= {
+    f"trap-cifar10-{factor}": Row("cifar10", 100, TrapWeights(factor=factor, reader=analytic()), normal=True)
+    for factor in (0.94, 0.945, 0.955, 0.96)
+}
+ROWS["trap-cifar10-1700-units"] = replace(ROWS["trap-cifar10"], units=1700, published="")
+ROWS |= {
     f"soliton-{name}": Row(name, 256, SolitonBiases(batch=256), "at least 0.856", normal=True, double=True)
     for name in SETS
 }
@@ -96,6 +101,9 @@ for clients in (1, 2, 5, 20, 100):
     together, of, law_of_sum = Client(aggregate=clients), "mnist", law(1000, 64 * clients)
     ROWS |= {
         f"loki-{clients}": Row(of, 64 * clients, Loki(clients), PAPER, "cnn_mnist", client=together, rms=3e-2),
+        f"loki-cifar100-{clients}": Row(
+            "cifar100", 64 * clients, Loki(clients), PAPER, "cnn_cifar", client=together, rms=3e-2
+        ),
         f"imprint-sum-{clients}": Row(of, 64 * clients, Imprint(), law_of_sum, client=together),
     }
 
@@ -128,29 +136,46 @@ def near(batch: Batch, images: Tensor, rms: float) -> Tensor:
     return (apart.amin(1) <= rms * truth.shape[1] ** 0.5).double()
 
 
-def private_part(row: Row, data: Dataset) -> Part:
-    """Return the part that private samples come from; large sums take the end of the training part."""
-    return "test" if row.batch <= data.size("test") // 3 else "train"
+def places(row: Row, batches: int) -> tuple[list[int], list[int]]:
+    """Return where the private images of all batches are, and the public ones; test images are counted before training images."""
+    data, private = load(row.data), row.batch * batches
+    tests, every = data.size("test"), data.size("test") + data.size("train")
+    if private > every - row.batch:
+        raise SystemExit(f"{row.data} has {every} images, too few for {batches} batches of {row.batch} and public ones")
+    if private <= tests:
+        return list(range(private)), list(range(tests, every))[:PUBLIC]
+    order: list[int] = torch.randperm(every, generator=torch.Generator().manual_seed(0)).tolist()
+    return order[:private], order[private:][:PUBLIC]
 
 
-def batch_and_weights(row: Row, number: int) -> tuple[Model, Tree, Batch]:
-    """Return the network of one batch, its honest weights and the private samples."""
+def images(data: Dataset, places: list[int]) -> tuple[Tensor, Tensor]:
+    """Return images and labels, those of the test part first."""
+    tests = data.size("test")
+    index: dict[Part, list[int]] = {
+        "test": [place for place in places if place < tests],
+        "train": [place - tests for place in places if place >= tests],
+    }
+    read = [(data.pictures(part, where), data.labels(part, where)) for part, where in index.items()]
+    return torch.cat([x for x, _ in read]), torch.cat([y for _, y in read])
+
+
+def batch_and_weights(row: Row, number: int, batches: int = 1) -> tuple[Model, Tree, Batch]:
+    """Return the network of one of the batches, its honest weights and the private samples."""
     data = load(row.data)
     settings = {"hidden": (row.units,)} if row.network == "mlp" else {}
     model = build(row.network, data.input_shape, data.classes, settings)
-    part = private_part(row, data)
-    first = number * row.batch if part == "test" else data.size(part) - (number + 1) * row.batch
-    index = range(first, first + row.batch)
-    batch = make_batch(data.pictures(part, index)[None], data.labels(part, index)[None], classes=data.classes)
+    private, _ = places(row, max(batches, number + 1))
+    x, y = images(data, private[number * row.batch : (number + 1) * row.batch])
+    batch = make_batch(x[None], y[None], classes=data.classes)
     weights = weights_of(row, model, number)
     if row.double:
         model, weights, batch = to((model, weights, batch), dtype=torch.float64)
     return model, weights, batch
 
 
-def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
+def play(row: Row, number: int, batches: int, public: Tensor) -> tuple[Tensor, list[float]]:
     """Return each client's share of one batch, and the batch's with honest weights, by nearest public images, and seconds."""
-    model, weights, batch = batch_and_weights(row, number)
+    model, weights, batch = batch_and_weights(row, number, batches)
     began = time.perf_counter()
     exposure = expose_manipulated(row.manipulation, model, row.client, weights, batch, public, [number])
     result = reconstruct(exposure, row.manipulation, DEFAULT)
@@ -164,9 +189,9 @@ def play(row: Row, number: int, public: Tensor) -> tuple[Tensor, list[float]]:
     return shares, [honest, nearest, took]
 
 
-def activated(row: Row, number: int, public: Tensor) -> tuple[float, float]:
+def activated(row: Row, number: int, batches: int, public: Tensor) -> tuple[float, float]:
     """Return the shares of one batch that are alone on a unit, and that a chain of exact subtractions would reach, by activations alone."""
-    model, weights, batch = batch_and_weights(row, number)
+    model, weights, batch = batch_and_weights(row, number, batches)
     network, sent = dishonest_weights(row.manipulation, model, weights, public, [number])
     if network.entry is None or network.entry.bias is None:
         raise ValueError(f"{network.name} has no first dense layer")
@@ -185,9 +210,11 @@ def show_activated(names: list[str], batches: int) -> None:
     """Print what the activations of each row would allow an exact reader."""
     print("| row | n | alone | 95 % | n | by a chain | 95 % |\n|---|---|---|---|---|---|---|")
     for name in names:
-        data = load(ROWS[name].data)
-        public = data.pictures("train", range(data.size("train")))
-        shares = torch.tensor([activated(ROWS[name], number, public) for number in range(batches)], dtype=torch.float64)
+        row = ROWS[name]
+        public, _ = images(load(row.data), places(row, batches)[1])
+        shares = torch.tensor(
+            [activated(row, number, batches, public) for number in range(batches)], dtype=torch.float64
+        )
         print(f"| {name} | {show_interval(shares[:, 0])} | {show_interval(shares[:, 1])} |", flush=True)
 
 
@@ -245,9 +272,9 @@ def show_psnr(name: str, truth: Batch, guess: Reconstruction) -> None:
     print(f"{name}: PSNR {psnr.value:.1f} dB ({psnr.low:.1f} to {psnr.high:.1f}), {recovered}", flush=True)
 
 
-def show_interval(values: Tensor) -> str:
-    """Return n, mean and interval of shares."""
-    found = estimate_mean(values[:, None], torch.ones(len(values), 1, dtype=torch.bool), within=(0.0, 1.0))
+def show_interval(values: Tensor, lowest: float = 0.0) -> str:
+    """Return n, mean and interval of shares, or of their differences from `lowest` -1."""
+    found = estimate_mean(values[:, None], torch.ones(len(values), 1, dtype=torch.bool), within=(lowest, 1.0))
     return f"{len(values)} | {found.value:.3f} | {found.low:.3f} to {found.high:.3f}"
 
 
@@ -265,8 +292,9 @@ def main() -> None:
     parser.add_argument(
         "--activated", action="store_true", help="what activations alone would allow, without an attack"
     )
+    parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(asked.threads)
     if asked.activated:
         show_activated(asked.rows, asked.batches)
         return
@@ -286,10 +314,8 @@ def main() -> None:
     )
     for name in asked.rows:
         row = replace(ROWS[name], head=asked.head)
-        data = load(row.data)
-        private = asked.batches * row.batch if private_part(row, data) == "train" else 0
-        public = data.pictures("train", range(min(PUBLIC, data.size("train") - private)))
-        results = [play(row, number, public) for number in range(asked.batches)]
+        public, _ = images(load(row.data), places(row, asked.batches)[1])
+        results = [play(row, number, asked.batches, public) for number in range(asked.batches)]
         honest, nearest, took = torch.tensor([rest for _, rest in results]).nanmean(0).tolist()
         print(
             f"| {name} | {row.data} | {row.batch} | {show_interval(torch.cat([each for each, _ in results]))} | "

@@ -32,6 +32,7 @@ from leakscope.servers.catalogue import MANIPULATIONS
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import BIAS, FIRST, Imprint
+from leakscope.servers.inconsistent import Inconsistent
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation, dishonest_weights
 from leakscope.servers.soliton import SolitonBiases
@@ -97,6 +98,7 @@ def manipulated(manipulation: Manipulation) -> nn.Module:
 WEIGHTS_ALONE = {
     "imprint": (Imprint(), Test.EQUAL_ROWS),
     "loki": (Loki(clients=3, units=64), Test.EQUAL_ROWS),
+    "inconsistent": (Inconsistent(clients=3, client=2), Test.DEAD),
     "trap_weights": (TrapWeights(), Test.MIRRORED_ROWS),
     "fishing": (Fishing(target=3), Test.LARGEST),
 }
@@ -106,6 +108,16 @@ WEIGHTS_ALONE = {
 def test_the_weights_of_every_manipulation_but_soliton_biases_are_suspect(name: str) -> None:
     manipulation, test = WEIGHTS_ALONE[name]
     assert test in suspects(scan(manipulated(manipulation)))
+
+
+def test_clients_of_a_sum_that_get_other_weights_have_other_hashes() -> None:
+    sent = [manipulated(Inconsistent(3, SolitonBiases(), client=number)) for number in (0, 1, 2)]
+    hashes = [scan(each).hash for each in sent]
+    assert [scan(sent[0], hashes=[each])["hash of the weights"].verdict for each in hashes] == [
+        Verdict.USUAL,
+        Verdict.SUSPECT,
+        Verdict.SUSPECT,
+    ]
 
 
 def test_a_transformer_that_imprints_tokens_is_suspect_and_the_honest_one_is_not() -> None:

@@ -131,14 +131,17 @@ NORMED = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.BatchNorm1d(24), nn.R
     ids=["mlp", "linear", "sigmoid", "table", "norm", "bias"],
 )
 def test_a_manipulation_fits_a_network_or_says_why_in_one_line(name: str, model: Model) -> None:
-    settings: dict[str, int] = {"loki": {"clients": 1, "units": 8}, "fishing": {"iterations": 1}}.get(name, {})
+    given = {"loki": {"clients": 1, "units": 8}, "inconsistent": {"clients": 2}, "fishing": {"iterations": 1}}
+    settings: dict[str, int] = given.get(name, {})
+    client = Client(aggregate=settings.get("clients", 1))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(1, 4, *model.input_shape, generator=generator)
     batch = make_batch(x, torch.tensor([[0, 1, 2, 3]]), classes=4)
     public = torch.rand(40, *model.input_shape, generator=generator)
     lines = 1
     try:
-        read = manipulate(model, batch, MANIPULATIONS[name](**settings), public, LABELS[:40]).attack.reconstruction
+        manipulation = MANIPULATIONS[name](**settings)
+        read = manipulate(model, batch, manipulation, public, LABELS[:40], client=client).attack.reconstruction
     except InputError as error:
         lines = len(str(error).splitlines())
     else:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from leakscope.core.registry import summary
 from leakscope.report.threat import CHOSEN, threat_of
 from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.servers.catalogue import MANIPULATIONS
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 
@@ -40,13 +42,21 @@ def test_a_scenario_plays_manipulations_on_clients_that_get_their_weights(tmp_pa
     assert CHOSEN in threat.mixed  # analytic does not choose them
 
 
+def test_a_page_says_of_every_manipulation_what_it_does_to_the_weights() -> None:
+    words = threat_of([*scenario_of(PLAYED).cells()]).server
+    assert "curious" in words
+    assert all(words.count(f"{name}: {summary(MANIPULATIONS[name])}.") == 1 for name in ("imprint", "loki"))
+    curious = threat_of([*scenario_of({**PLAYED, "attacks": ["analytic"]}).cells()]).server
+    assert not any(f"{name}: " in curious for name in MANIPULATIONS)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"model": "cnn_mnist"}, "imprint can insert one"),
         ({"client": {"aggregate": 4}}, "loki is made for clients=2"),
         ({"attacks": [{"name": "fishing", "target": 10}]}, "below 10 classes"),
-        ({"attacks": ["decepticons"]}, "small transformers"),
+        ({"attacks": ["decepticons"]}, "is for sentences"),
         ({"attacks": [{"name": "imprint", "inserted": 1}]}, "at least 2 units"),
     ],
 )

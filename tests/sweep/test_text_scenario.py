@@ -124,9 +124,27 @@ def test_generated_sentences_noise_and_dropout_are_played(tmp_path: Path) -> Non
     assert len(list(scenario_of({**noisy, "attacks": [TAG]}).cells())) == 1  # TAG has no use for the size of noise
 
 
+@pytest.mark.slow
+def test_a_dishonest_server_reads_more_tokens_of_a_transformer_than_public_sentences_hold(tmp_path: Path) -> None:
+    trap = {
+        **SCENARIO,
+        "data": {"name": "grammar", "length": 5, "words": 60, "samples": 2},
+        "model": {"name": "gpt", "width": 64, "depth": 2},
+        "attacks": ["decepticons"],
+        "trials": 1,
+        "baselines": ["nearest_public"],
+    }
+    run_scenario(scenario_of(trap), tmp_path / "run", engine=serial, measure=False)
+    run = Run.open(tmp_path / "run")
+    assert scores(run, "decepticons")["token_recall"] > 0.8 > scores(run, "nearest_public")["token_recall"]
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        ({"attacks": ["imprint"]}, "imprint is for pictures and tables: .*, decepticons"),
+        ({"attacks": ["decepticons"], "model": {"name": "gpt", "width": 32, "depth": 1}}, "needs at least two blocks"),
+        ({"data": "digits", "model": "mlp", "attacks": ["decepticons"]}, "decepticons is for sentences"),
         ({"model": "mlp"}, "mlp is for pictures and tables"),
         ({"attacks": ["ig"]}, "ig is for pictures and tables: alice_sonnets needs one of bag_of_words, span_test"),
         ({"data": "digits", "model": "mlp", "attacks": ["tag"]}, "tag is for sentences, digits holds none"),

@@ -146,14 +146,16 @@ def knows_head(cell: Cell) -> bool:
     return handles_private_heads(str(attack.get("name")))
 
 
-def chooses_weights(cell: Cell) -> bool:
-    """Return whether the attacker of a cell is a dishonest server."""
+def manipulation_in(cell: Cell) -> str:
+    """Return the dishonest server of a cell with what it does to the weights; "" if the attacker is a curious one."""
     attack = cell.settings.get(ATTACK)
     if not isinstance(attack, Mapping):
-        return False
-    from leakscope.scenario.attackers import manipulates  # imports torch, which other runs do not need
+        return ""
+    from leakscope.scenario.attackers import manipulation_of  # imports torch, which other runs do not need
 
-    return manipulates(str(attack.get("name")))
+    name = str(attack.get("name"))
+    words = manipulation_of(name)
+    return f"{name}: {words}." if words else ""
 
 
 def simulates_if_informed(cell: Cell) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import UNKNOWN_DEFENCES, Cell, nobody_knows
 from leakscope.core.threat_models import ThreatModel, in_letters, threat_model_of
-from leakscope.report.cells import all_unknown, axis_value_text, chooses_weights, knows_head, simulates_if_informed
+from leakscope.report.cells import all_unknown, axis_value_text, knows_head, manipulation_in, simulates_if_informed
 from leakscope.report.page_data import DISHONEST, HONEST, Threat
 
 KNOWLEDGE, DEFENCE = "knowledge", "defence"
@@ -59,17 +59,13 @@ def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
     for fact, states in _facts(attacked).items():
         (mixed if len(states) > 1 else known if True in states else hidden).append(_counted(fact, states))
     words = " ".join(filter(None, (words, in_letters({_threat_model(cell) for cell in attacked}))))
-    active = {chooses_weights(cell) for cell in attacked}
-    server = (
-        DISHONEST
-        if active == {True}
-        else f"{HONEST} In some settings: a dishonest server."
-        if True in active
-        else HONEST
-    )
+    played = list(dict.fromkeys(manipulation_in(cell) for cell in attacked))
+    server = HONEST if "" in played else DISHONEST
+    if server is HONEST and len(played) > 1:
+        server = f"{HONEST} In some settings: a dishonest server."
     return Threat(
         words=words,
-        server=server,
+        server=" ".join(filter(None, (server, *played))),
         setting=_setting(attacked),
         known=tuple(known),
         hidden=tuple(hidden),
@@ -93,7 +89,7 @@ def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
             stated[FACTS.get(name, name.replace("_", " "))] = value is not None and value is not False
         for fact, known in stated.items():
             facts.setdefault(fact, set()).add(known)
-    active = [chooses_weights(cell) for cell in cells]
+    active = [bool(manipulation_in(cell)) for cell in cells]
     if any(active):
         facts |= {fact: set(active) for fact in (CHOSEN, FACTS["public"])}
     insiders = [_begins_inside(cell) for cell in cells]
@@ -137,7 +133,7 @@ def _threat_model(cell: Cell) -> ThreatModel:
     local = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
     client = cell.settings.get("client")
     statistics = isinstance(client, Mapping) and bool(client.get("sends_buffers"))
-    active = chooses_weights(cell)
+    active = bool(manipulation_in(cell))
     local, public = local and _trains(cell) is True, active or _begins_inside(cell)
     return threat_model_of(local=local, public=public, statistics=statistics, manipulates=active)
 

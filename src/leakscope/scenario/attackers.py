@@ -20,6 +20,7 @@ from leakscope.attacks.tokens.readings import TEXT_ATTACKS
 from leakscope.attacks.tokens.token_attacks import TOKEN_ATTACKS
 from leakscope.core.plugins import until_registration
 from leakscope.core.record import UNKNOWN_DEFENCES
+from leakscope.core.registry import summary
 from leakscope.defences.stack import unrevealed
 from leakscope.scenario.axes import Axis
 from leakscope.scenario.cell import CellSettings
@@ -130,9 +131,9 @@ def _matches(attack: str) -> bool:
     return attack in ATTACKS and isinstance(ATTACKS[attack](), Matching)
 
 
-def manipulates(attack: str) -> bool:
-    """Return whether an attacker, by its name, chooses the weights that clients get."""
-    return attack in MANIPULATIONS
+def manipulation_of(attack: str) -> str:
+    """Return what an attacker, by its name, does with the weights that clients get; "" if it does not choose them."""
+    return summary(MANIPULATIONS[attack]) if attack in MANIPULATIONS else ""
 
 
 @until_registration

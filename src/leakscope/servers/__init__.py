@@ -9,6 +9,7 @@ from leakscope.servers.fishing import Fishing as Fishing
 from leakscope.servers.imprint import (
     Imprint as Imprint, brightness as brightness, cosine_mode as cosine_mode, random_direction as random_direction,
 )  # fmt: skip
+from leakscope.servers.inconsistent import Inconsistent as Inconsistent
 from leakscope.servers.loki import Loki as Loki
 from leakscope.servers.manipulation import Manipulation as Manipulation, dishonest_weights as dishonest_weights
 from leakscope.servers.soliton import SolitonBiases as SolitonBiases

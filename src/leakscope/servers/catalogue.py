@@ -9,6 +9,7 @@ from leakscope.attacks.recipes import ig
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Functional, Imprint, brightness, cosine_mode, random_direction
+from leakscope.servers.inconsistent import Inconsistent
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation
 from leakscope.servers.soliton import SolitonBiases
@@ -39,11 +40,35 @@ def fishing(
     return Fishing(target=target, feature=feature, batch=batch, reader=ig(iterations=iterations, tv=tv))
 
 
+def inconsistent(
+    *,
+    clients: int,
+    of: Literal["imprint", "trap_weights", "soliton_biases", "fishing"] = "imprint",
+    batch: int = 8,
+    target: int = 0,
+    iterations: int = 4800,
+) -> Inconsistent:
+    """Silence all clients of a sum but one, which gets the weights of another manipulation.
+
+    `batch` is for soliton biases, `target` and `iterations` are for fishing.
+    """
+    made: dict[str, Callable[[], Manipulation]] = {
+        "imprint": Imprint,
+        "trap_weights": TrapWeights,
+        "soliton_biases": lambda: SolitonBiases(batch=batch),
+        "fishing": lambda: fishing(target=target, iterations=iterations),
+    }
+    return Inconsistent(clients, made[of]())
+
+
 MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
     "imprint": imprint,
     "trap_weights": TrapWeights,
     "soliton_biases": SolitonBiases,
     "loki": Loki,
     "fishing": fishing,
+    "inconsistent": inconsistent,
     "decepticons": Decepticons,
 }
+
+OF_SENTENCES = ("decepticons",)  # the others are of images and tables

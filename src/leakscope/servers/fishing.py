@@ -106,7 +106,8 @@ class Fishing:
             raise InputError(
                 f"{self.name} reads one sample, and {model.name!r} cannot run on one: {first_line(error)}"
             ) from None
-        return _in_batch(result, knowledge.samples, left.to(result.inputs))
+        whole = in_batch(result, knowledge.samples)
+        return replace(whole, learned=result.learned | {"fished": left.to(result.inputs)})
 
     def _of_one(self, seen: Round, head: Dense, bias: str, factor: Tensor) -> Round:
         """Return the round as if the fished samples' mean were the batch: head rows of other classes follow from the target's."""
@@ -123,20 +124,21 @@ class Fishing:
         return replace(seen, sent=sent)
 
 
-def _in_batch(result: Reconstruction, samples: int, left: Tensor) -> Reconstruction:
-    """Return the result of one sample as that of a batch, with grey images and the same label in the other places."""
+def in_batch(result: Reconstruction, samples: int) -> Reconstruction:
+    """Return the result of some samples of a batch as that of the whole, with grey images and the first label in the other places."""
 
     def filled(images: Tensor, dim: int) -> Tensor:
         shape = list(images.shape)
-        shape[dim] = samples - 1
+        shape[dim] = samples - shape[dim]
         return torch.cat([images, images.new_full(shape, 0.5)], dim)
 
+    missing, proved = samples - result.inputs.shape[1], result.proved
     return replace(
         result,
         inputs=filled(result.inputs, 1),
         start=filled(result.start, 1),
         snapshots=filled(result.snapshots, 2),
         seen=None,
-        labels=result.labels.expand(-1, samples),
-        learned=result.learned | {"fished": left},
+        labels=torch.cat([result.labels, result.labels[:, :1].expand(-1, missing)], 1),
+        proved=None if proved is None else torch.nn.functional.pad(proved, (0, missing)),
     )

@@ -10,6 +10,7 @@ from leakscope.data import Dataset
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.scenario.cell import CellSettings
 from leakscope.scenario.problems import Problem
+from leakscope.servers.catalogue import OF_SENTENCES
 from leakscope.sweep.objects import IMAGES, other_part, settings_for
 
 
@@ -21,8 +22,8 @@ def text_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
         settings_for(settings.model, data)
     except InputError as error:
         problems.append(Problem(("model",), str(error)))
-    if (attack in TEXT_ATTACKS) != text:
-        needs = f"is for {IMAGES}: {data.name} needs one of {', '.join(TEXT_ATTACKS)}"
+    if (attack in (*TEXT_ATTACKS, *OF_SENTENCES)) != text:
+        needs = f"is for {IMAGES}: {data.name} needs one of {', '.join((*TEXT_ATTACKS, *OF_SENTENCES))}"
         problems.append(
             Problem(("attack",), f"{attack} {needs if text else f'is for sentences, {data.name} holds none'}")
         )
