@@ -93,6 +93,10 @@ def examples_of(data: str, part: str = "train") -> int:
         return len(arrays[f"y_{part}"])
 
 
+def _sized(some: Some) -> Size:
+    return size_of(some["model"], some["data"]["name"], some["data"].get("size"))
+
+
 # -- programs: the work of all rows
 
 
@@ -104,7 +108,7 @@ def _federation(some: Some) -> Load:
     played = max(1, round(dealt * some.get("selection", {}).get("share", 1)))
     each = examples / dealt * local.get("epochs", 1)
     batch = local.get("batch_size") or examples / dealt
-    size = size_of(some["model"], data["name"], data.get("size"))
+    size = _sized(some)
     points = functools.reduce(lambda number, values: number * len(values), some.get("vary", {}).values(), 1)
     rounds = some["rounds"] * points * len(some["seeds"])
     return size.training(rounds * max(1.0, each / batch), batch, played)
@@ -120,7 +124,7 @@ def _rounds(some: Some, size: Size, last: int) -> Load:
 
 
 def _sme_lines(some: Some) -> Load:
-    size, clients = size_of(some["model"], some["data"]["name"]), some["clients"]
+    size, clients = _sized(some), some["clients"]
     load = Load()
     for column in some["columns"]:
         steps = column["epochs"] * -(-some["samples"] // column["batch"])
@@ -129,7 +133,7 @@ def _sme_lines(some: Some) -> Load:
 
 
 def _sme_trained(some: Some) -> Load:
-    size = size_of(some["model"], some["data"]["name"])
+    size = _sized(some)
     load = _rounds(some, size, max(some["rounds"]))
     for samples in some["samples"]:
         for epochs in some["epochs"]:
@@ -167,7 +171,7 @@ def _spn_training(some: Some, size: Size) -> Load:
 
 
 def _spn_curves(some: Some) -> Load:
-    size = size_of(some["model"], some["data"]["name"])
+    size = _sized(some)
     load = _spn_training(some, size) if some.get("training") else Load()
     for batch in some["batches"]:
         for curve in some["curves"]:
@@ -185,13 +189,11 @@ def _attackers(some: Some, curve: Some) -> int:
 
 
 def _spn_cosines(some: Some) -> Load:
-    return size_of(some["model"], some["data"]["name"]).training(2, some["batch"], some["images"])
+    return _sized(some).training(2, some["batch"], some["images"])
 
 
 def _spn_federations(some: Some) -> Load:
-    data = some["data"]
-    size = size_of(some["model"], data["name"], data.get("size"))
-    examples = some["examples"] or examples_of(data["name"])
+    size, examples = _sized(some), some["examples"] or examples_of(some["data"]["name"])
     load = Load()
     for clients in some["clients"]:
         for mechanism in some["mechanisms"]:
@@ -225,32 +227,32 @@ def _attacked(some: Some, size: Size, policies: int, *, alone: bool = False) -> 
 
 
 def _ats_attacks(some: Some) -> Load:
-    size, policies = size_of(some["model"], some["data"]["name"]), len(some["policies"])
+    size, policies = _sized(some), len(some["policies"])
     attacks = 1 + (policies - 1) * len(some["attacks"])  # no policy is attacked by IG alone
     return _ats_training(some, size, policies) + _attacked(some, size, attacks, alone=True)
 
 
 def _ats_correlation(some: Some) -> Load:
-    size, networks = size_of(some["model"], some["data"]["name"]), len(some["networks"])
+    size, networks = _sized(some), len(some["networks"])
     each = _attacked(some, size, some["policies"]).times(networks)
     scores = _scores(size, some["policies"], some["scored"])
     return _ats_training(some, size, networks) + _ats_scoring(some, size) + each + scores
 
 
 def _ats_operations(some: Some) -> Load:
-    size = size_of(some["model"], some["data"]["name"])
+    size = _sized(some)
     return _ats_scoring(some, size) + _scores(size, len(some["operations"]), some["images"])
 
 
 def _ats_random(some: Some) -> Load:
-    size = size_of(some["model"], some["data"]["name"])
+    size = _sized(some)
     policies = 2 * some["policies"] + 60
     accuracy = size.training(some["batches"] * policies, some["batch_size"])
     return _ats_scoring(some, size) + _scores(size, policies, some["images"]) + accuracy
 
 
 def _ats_curves(some: Some) -> Load:
-    return _ats_training(some, size_of(some["model"], some["data"]["name"]), len(some["policies"]))
+    return _ats_training(some, _sized(some), len(some["policies"]))
 
 
 PROGRAM_LOADS: dict[str, Callable[[Some], Load]] = {
@@ -265,7 +267,7 @@ PROGRAM_LOADS: dict[str, Callable[[Some], Load]] = {
     "sme_costs": _sme_costs,
     "spn_curves": _spn_curves,
     "spn_cosines": _spn_cosines,
-    "spn_strengths": lambda some: _spn_training(some, size_of(some["model"], some["data"]["name"])),
+    "spn_strengths": lambda some: _spn_training(some, _sized(some)),
     "spn_federations": _spn_federations,
 }
 
@@ -292,8 +294,7 @@ def _of_cell(some: Some, trials: int) -> Load:
     local = (some["client"].get("local") or {}) if some["knowledge"]["local"] else {}
     samples, epochs = some["data"]["samples"] or 1, local.get("epochs", 1)
     steps = epochs * -(-samples // (local.get("batch_size") or samples))
-    size = size_of(some["model"], some["data"]["name"], some["data"].get("size"))
-    return size.attack(evaluations_of(some), trials, samples, steps=steps, epochs=epochs)
+    return _sized(some).attack(evaluations_of(some), trials, samples, steps=steps, epochs=epochs)
 
 
 def evaluations_of(settings: Settings) -> float:
