@@ -44,8 +44,10 @@ class PartRun:
 
 
 def run_exists(item: Item, part: Part, directory: Path) -> bool:
-    """Return whether a directory contains the run of a part."""
-    return rows_exist(directory) if home_of(item, part)[1].program else Run.exists(directory)
+    """Return whether a directory contains the run of a part, for an item with traces also their files."""
+    if home_of(item, part)[1].program:
+        return rows_exist(directory)
+    return Run.exists(directory) and (not item.traces or Run.open(directory).has_tensors())
 
 
 def read_part(item: Item, part: Part, directory: Path) -> PartRun:

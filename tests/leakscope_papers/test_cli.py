@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,20 @@ def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Output
     elsewhere = leakscope("paper", "record", tmp_path, "--out", tmp_path / "papers")  # rows alone, without the runs
     assert elsewhere.code == 0, elsewhere.err
     assert json.loads((tmp_path / "papers" / path.name).read_text("utf-8")) == data
+
+
+def test_the_rows_of_a_run_are_recorded_without_its_tensor_files(made: tuple[Path, Output], tmp_path: Path) -> None:
+    out, _ = made
+    assert leakscope("paper", "record", out, "--out", tmp_path / "whole").code == 0
+    database = tmp_path / "mixing-table-1" / "smoke" / "mse" / "records.sqlite"
+    database.parent.mkdir(parents=True)
+    shutil.copy(out / database.relative_to(tmp_path), database)
+    told = leakscope("paper", "record", tmp_path, "--out", tmp_path / "rows")
+    assert told.code == 0, told.err
+    name = "mixing-table-1.smoke.json"
+    assert (tmp_path / "rows" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert (tmp_path / "whole" / "mixing-figure-1.smoke.json").is_file()
+    assert not (tmp_path / "rows" / "mixing-figure-1.smoke.json").exists()  # its measures are read from traces
 
 
 def test_fewer_trials_a_cell_are_a_part_of_the_run_that_the_whole_command_goes_on_with(tmp_path: Path) -> None:

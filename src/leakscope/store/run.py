@@ -152,6 +152,12 @@ class Run:
         plan, name, place, size = stored
         return {} if size is None else dict(read_row(file_of(self.directory, plan, name), place))
 
+    def has_tensors(self) -> bool:
+        """Return whether the tensor files of all chunks are there; a copy of the database alone has none."""
+        with reading(self.directory) as connection:
+            chunks = connection.execute("SELECT plan, name FROM chunk WHERE size IS NOT NULL").fetchall()
+        return all(file_of(self.directory, plan, name).is_file() for plan, name in chunks)
+
     @contextmanager
     def writing(self) -> Iterator[Writer]:
         """Yield the run's only Writer, after dropping what a crash left broken; a second writer raises InputError."""

@@ -30,8 +30,7 @@ from leakscope.models import draw_parameters
 from leakscope.models.initialise import Given
 from leakscope.play import Exposure, attack, expose, join, judge
 from leakscope.search.candidates import draw_policies
-from leakscope.sweep.objects import load_data
-from leakscope_papers.ats.networks import named_rightly, network_of, score_privacy, scoring_network
+from leakscope_papers.ats.networks import data_of, named_rightly, network_of, score_privacy, scoring_network
 from leakscope_papers.ats.settings import Attacked, AttackSettings, CorrelationSettings, Scoring, Training
 from leakscope_papers.programs.rows import Keep, Say
 from leakscope_papers.programs.settings import read_settings
@@ -53,7 +52,7 @@ def attacks(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -
         key, where = f"{policy} accuracy", {"policy": policy}
         if not keep.done(key, where):
             trained = network_of(training, policy, keep, say, device)
-            keep.add(key, where, {"accuracy": named_rightly(training.data.name, trained.model, device)})
+            keep.add(key, where, {"accuracy": named_rightly(training.data, trained.model, device)})
         for name in default_first if policy != "none" else ["ig"]:
             key, where = f"{policy} {name}", {"policy": policy, "attack": name}
             if not keep.done(key, where):
@@ -97,7 +96,7 @@ def attack_pictures(
 
 def _expose(settings: Attacked, model: Model, policy: str, places: range, *, informed: bool) -> Exposure:
     """Return one client for each of these test images, all with one policy, which an `informed` attacker knows."""
-    data = load_data(settings.data.name)
+    data = data_of(settings.data)
     x, y = data.pictures("test", places), data.labels("test", places)
     batch, seeds = make_batch(x[:, None], y[:, None], classes=data.classes), [settings.seed + i for i in places]
     client = Client(scaling=data.statistics, on_data=Transform(policy))

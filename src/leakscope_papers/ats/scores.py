@@ -165,4 +165,4 @@ def curves(settings: Mapping[str, object], keep: Keep, say: Say, device: str) ->
                 rise = float(after.mean() - before.mean())
                 keep.add(f"{policy} drop {n}", {"policy": policy, "at": f"drop {n}"}, {"accuracy_rise": [rise]})
         if not ended:
-            keep.add(f"{policy} end", last, {"accuracy": named_rightly(training.data.name, trained.model, device)})
+            keep.add(f"{policy} end", last, {"accuracy": named_rightly(training.data, trained.model, device)})

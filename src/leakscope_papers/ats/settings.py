@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leakscope_papers.files import file_dataclass
-from leakscope_papers.programs.settings import DataName, Network, Number
+from leakscope_papers.programs.settings import Network, Number, SizedData
 
 
 @file_dataclass
 class Training:
     """The training of the attacked networks: the paper's schedule in `epochs`, on a `share` of the data."""
 
-    data: DataName
+    data: SizedData
     model: Network
     epochs: int
     share: Number
@@ -31,7 +31,7 @@ class ScoringTraining:
 class Scoring:
     """How privacy is scored: the network, and every `stride`-th test image from `first` on."""
 
-    data: DataName
+    data: SizedData
     model: Network
     scoring: ScoringTraining
     seed: int
@@ -43,7 +43,7 @@ class Scoring:
 class AccuracyScoring:
     """How accuracy is scored: at the untrained network, on the first `batches` of test images."""
 
-    data: DataName
+    data: SizedData
     model: Network
     batches: int
     batch_size: int
@@ -54,7 +54,7 @@ class AccuracyScoring:
 class Attacked:
     """Which test images are attacked, `at_once` as one batch, and how; `bounds` are those of the learned shift, by policy."""
 
-    data: DataName
+    data: SizedData
     images: int
     at_once: int
     iterations: int

@@ -49,7 +49,8 @@ def record(
 ) -> None:
     """Record the rows of runs as JSON, one file an item and scale: settings, n, mean, interval, versions, machine, date.
 
-    A directory of such files, recorded with --out on another machine, is read like one of runs: rows need no stored image.
+    A directory of such files, recorded with --out on another machine, is read like one of runs: rows need no stored image. So is a run
+    without its tensor files; traces and the columns of table rows are then left out.
     """
     from leakscope_papers.items import read_item
     from leakscope_papers.pages.columns import columns_of

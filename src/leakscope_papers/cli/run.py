@@ -138,12 +138,12 @@ def run(
 
 
 def _describe(work: dict[Path, tuple[Item, Part]], scale: str, device: str, trials: int | None) -> None:
-    """Print what would be run and how long it takes by the seconds that earlier runs recorded."""
+    """Print what would be run, how long it takes, and what that is estimated from."""
     from leakscope.cli.text import duration
     from leakscope_papers.estimates import seconds_of
     from leakscope_papers.scales import rows_at, scenario_at
 
-    whole, unknown = 0.0, 0
+    whole = 0.0
     for directory, (item, part) in work.items():
         if part.program and trials is not None:
             continue
@@ -153,16 +153,10 @@ def _describe(work: dict[Path, tuple[Item, Part]], scale: str, device: str, tria
             else count(scenario_at(item, part, scale, most=trials).cell_count, "cell")
         )
         guess = seconds_of(item, part, scale, gpu=device != "cpu", most=trials)
-        whole, unknown = whole + (guess.seconds if guess else 0.0), unknown + (guess is None)
-        time = (
-            f"about {duration(guess.seconds)} (from {guess.source})"
-            if guess
-            else "no run recorded to tell the time from"
-        )
-        typer.echo(f"{directory}: {size}; {time}")
-    if whole and len(work) > 1:
-        rest = f", without {count(unknown, 'part')} of unknown time" if unknown else ""
-        typer.echo(f"in all about {duration(whole)}{rest}")
+        whole += guess.seconds
+        typer.echo(f"{directory}: {size}; about {duration(guess.seconds)} ({guess.source})")
+    if len(work) > 1:
+        typer.echo(f"in all about {duration(whole)}")
 
 
 def _use_copies(context: typer.Context, given: list[str]) -> None:

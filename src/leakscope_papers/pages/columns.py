@@ -21,11 +21,15 @@ RULE = (
 
 
 def columns_of(result: Result) -> tuple[ColumnTable, ...]:
-    """Return a table for every part of an item that attacks rows (one line if its data set is unavailable); none for others."""
+    """Return a table for every part of an item that attacks rows (one line if its data set is unavailable); none for others.
+
+    A run whose tensor files are missing has none: its rows were not brought along.
+    """
     if result.recorded is not None and result.recorded.columns:
         return result.recorded.columns
     runs = {name: path for name, path in result.runs.items() if Run.exists(path)}
-    tables = (_of_part(name, Run.open(path)) for name, path in runs.items())
+    opened = {name: Run.open(path) for name, path in runs.items()}
+    tables = (_of_part(name, run) for name, run in opened.items() if run.has_tensors())
     return tuple(table for table in tables if table is not None)
 
 

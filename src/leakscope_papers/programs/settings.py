@@ -35,6 +35,14 @@ class DataName:
     name: str
 
 
+@file_dataclass
+class SizedData:
+    """A data set; with a `size` its images are resized to size x size."""
+
+    name: str
+    size: int | None = None
+
+
 def read_settings(kind: type[T], plain: Mapping[str, object]) -> T:
     """Return a program's settings as this dataclass, or raise all errors; other keys are ignored, as programs share one mapping."""
     return UserFile({name: plain[name] for name in kind.__annotations__ if name in plain}, "").read(kind)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope_papers.files import file_dataclass
-from leakscope_papers.programs.settings import DataName, Network, Number, PieceSettings
+from leakscope_papers.programs.settings import DataName, Network, Number, PieceSettings, SizedData
 
 GRADIENT, WEIGHTS = "gradient", "weights"
 
@@ -126,14 +126,6 @@ class Mechanism:
         """Return the given strengths, by name."""
         named = {"alpha2": self.alpha2, "sigma": self.sigma, "share": self.share}
         return {name: value for name, value in named.items() if value is not None}
-
-
-@file_dataclass
-class SizedData:
-    """A data set; with a `size` its images are resized to size x size."""
-
-    name: str
-    size: int | None = None
 
 
 @file_dataclass

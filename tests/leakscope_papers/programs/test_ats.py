@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.data import load
-from leakscope.defences.on_data import OPERATIONS, parse_policies
+from leakscope.data import load, resize
+from leakscope.defences.on_data import OPERATIONS, Transform, parse_policies
 from leakscope.models import build
-from leakscope.search.utility import Recipe
+from leakscope.search.utility import Recipe, Schedule
 from leakscope_papers.ats import attacks as ats
 from leakscope_papers.ats import networks as ats_networks
 from leakscope_papers.ats import scores as ats_scores
@@ -26,7 +26,7 @@ from leakscope_papers.comparing import Column, Measured
 from leakscope_papers.items import item_files, read_item
 from leakscope_papers.measures import value_of
 from leakscope_papers.programs.rows import KeptRows, PlannedRows, keeping
-from leakscope_papers.programs.settings import read_settings
+from leakscope_papers.programs.settings import SizedData, read_settings
 from leakscope_papers.published import printed_files
 from leakscope_papers.scales import settings_at
 
@@ -47,6 +47,17 @@ TINY: dict[str, Any] = {
 
 
 SCORED = {**TINY, "scoring": {"epochs": 1, "examples": 60}, "batches": 1, "batch_size": 2}
+
+
+def test_a_size_resizes_what_is_trained_on_and_attacked_and_is_part_of_the_networks_name(tmp_path: Path) -> None:
+    plain, larger = SizedData(name="digits"), SizedData(name="digits", size=12)
+    data = ats_networks.data_of(larger)
+    assert data.input_shape == (1, 12, 12)
+    assert data.x_train.dtype == np.uint8
+    ours, theirs = data.pictures("test", range(5)), resize(load("digits").pictures("test", range(5)), 12)
+    assert (ours - theirs.clamp(0, 1)).abs().max() <= 0.5001 / 255
+    recipe = Recipe("lenet_dlg", (), Transform(), Schedule(1), 0, 0.02)
+    assert len({ats_networks.directory_of(recipe, each, tmp_path) for each in (plain, larger)}) == 2
 
 
 def training(**changes: Any) -> Training:
@@ -182,7 +193,7 @@ def test_policies_are_attacked_at_networks_trained_with_them_and_rows_resume(tmp
 def test_accuracy_is_that_of_the_training_with_one_number_for_each_test_picture(tmp_path: Path) -> None:
     with keeping(tmp_path, TINY, {}) as rows:
         trained = ats_networks.network_of(training(), "3-1-7", rows, say, "cpu")
-    right = ats_networks.named_rightly("digits", trained.model, "cpu")
+    right = ats_networks.named_rightly(SizedData(name="digits"), trained.model, "cpu")
     assert np.mean(right) == pytest.approx(trained.history[-1].test_accuracy)
     assert value_of("accuracy", right).estimate.n == load("digits").size("test")
 
@@ -230,7 +241,7 @@ def test_the_rate_of_the_scoring_network_never_falls_and_it_sees_5000_images_of_
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     asked: list[Recipe] = []
-    monkeypatch.setattr(ats_networks, "load", lambda _: SimpleNamespace(size=lambda _: size))
+    monkeypatch.setattr(ats_networks, "data_of", lambda _: SimpleNamespace(size=lambda _: size))
     monkeypatch.setattr(ats_networks, "_trained", lambda recipe, *_: asked.append(recipe))
     for name in ("ats-figure-2", "ats-figure-5", "ats-figure-6"):
         item = read_item(name)
