@@ -16,8 +16,9 @@ from torch.testing import assert_close
 
 from leakscope.attacks.batch_statistics import read_batch_statistics
 from leakscope.auditing import suite
-from leakscope.auditing.capture_audit import audit_captures, best_rounds
+from leakscope.auditing.capture_audit import audit_captures
 from leakscope.auditing.capture_reader import BEST_ROUND, observe_captures
+from leakscope.auditing.capture_rounds import best_rounds
 from leakscope.auditing.suite import TARGETS
 from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError
@@ -227,6 +228,8 @@ def test_attacks_that_cannot_run_on_a_model_are_named_and_the_division_stays(
     made = audited(tmp_path, model=model, truth=truth)
     assert {item.what for item in made.untested} >= {"cpl", "ig"}
     assert (made.unscored if truth is None else made.runs)[0].name == "analytic"
+    missing = {"baseline class_mean", "baseline nearest_public"}  # captures have no public examples
+    assert {item.what for item in made.untested} & missing == (set() if truth is None else missing)
 
 
 def test_batch_norm_over_one_captured_example_is_one_clear_line(tmp_path: Path) -> None:
