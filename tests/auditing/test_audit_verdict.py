@@ -14,7 +14,7 @@ from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, suite
 from leakscope.auditing.attack_runs import LabelReading, expected_overlap, expose_clients, read_labels
-from leakscope.auditing.result import labels_words
+from leakscope.auditing.audit_text import labels_words
 from leakscope.auditing.target import Target, find_scaling, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.auditing.verdict import excess, grade

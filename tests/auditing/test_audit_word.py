@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from leakscope.attacks.batch_statistics import BatchStatistics
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import cpl
-from leakscope.auditing import Target, attack_runs, audit_target, suite
+from leakscope.auditing import Target, advice, attack_runs, audit_target, suite, target_audit
 from leakscope.auditing.advice import advise
 from leakscope.auditing.attack_runs import (
     Suite,
@@ -304,3 +304,23 @@ def test_the_minutes_that_would_do_are_known_even_if_there_is_no_time(monkeypatc
     assert [(cut.name, cut.iterations) for cut in none.short] == [("feature_inversion", 0), ("cpl", 0), ("ig", 0)]
     assert none.needed is not None
     assert none.unfinished
+
+
+def test_no_labels_of_a_slow_network_are_read_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit whose clients took the whole time is inconclusive and does not begin another evaluation."""
+    exposure = expose_clients(make_subject(Target(model=conv(), **sample())), 2, 0)
+    monkeypatch.setattr(target_audit, "affordable_clients", lambda *_: (exposure, 10.0))
+    monkeypatch.setattr(target_audit, "read_labels", lambda *_: pytest.fail("it began"))
+    made = audit_target(Target(model=conv(), **sample()), minutes=1e-9)
+    assert made.grade is Grade.INCONCLUSIVE
+    assert "label recovery" in {item.what for item in made.untested}
+
+
+def test_no_remedy_is_tried_once_the_time_is_over(world: Exposure, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = Budget(1.0, 0.0, lambda: 2.0)
+    monkeypatch.setattr(advice, "find_course", lambda *_, **__: pytest.fail("it began"))
+    monkeypatch.setattr(advice, "control_case", lambda *_: pytest.fail("it began"))
+    subject, runs = make_subject(Target(model=conv(), **sample())), judged(world, 4).runs
+    tried = advice.advise(subject, world, runs, over, SILENT, clients=2, seed=0)
+    assert not tried.remedies
+    assert {why for _, why in tried.skipped} > {advice.LATE}

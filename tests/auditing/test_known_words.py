@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_target, suite
 from leakscope.auditing.attack_runs import expose_clients
 from leakscope.auditing.audit_record import audit_record
-from leakscope.auditing.descriptions import NOT_USED, known_facts
+from leakscope.auditing.descriptions import NOT_USED, client_facts, known_facts
 from leakscope.auditing.target import make_subject
 from leakscope.clients import Client
+from leakscope.core.tree import Tree
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Clip, GaussianNoise, LaplaceNoise, LowRank, Quantise, Sign, Sparsify
 from leakscope.defences.on_data import Transform
@@ -117,3 +118,15 @@ def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
 def test_without_defences_the_box_says_nothing_of_them() -> None:
     threat = page_of_audit(audit_target(target(), minutes=0.5, clients=1, remedies=False), command="x").threat
     assert not [fact for fact in (*threat.known, *threat.hidden) if "defen" in fact or "trains" in fact]
+
+
+class Tenth:
+    """A user's defence without words of its own."""
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        del key
+        return {name: 0.1 * value for name, value in update.items()}
+
+
+def test_a_defence_without_words_is_named_by_its_class() -> None:
+    assert dict(client_facts(Client(defences=(Tenth(),)), 1))["defences on the update"] == "Tenth"

@@ -18,8 +18,9 @@ from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.attacks.tokens.token_attacks import lamp, tag
 from leakscope.auditing import target_audit
 from leakscope.auditing.audit_record import audit_record
+from leakscope.auditing.audit_text import labels_words
 from leakscope.auditing.limits import Budget
-from leakscope.auditing.result import Audit, headline, labels_words
+from leakscope.auditing.result import Audit, headline
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
 from leakscope.auditing.target_file import read_request

@@ -37,7 +37,7 @@ from leakscope.defences import (
     nonzero,
     tried,
 )
-from leakscope.defences.stack import begin, check_stack, protect, revealed
+from leakscope.defences.stack import begin, check_stack, protect, revealed, unrevealed
 from small_parts import Affine
 
 KEY = random.key(9)
@@ -279,3 +279,25 @@ class Misspoken:
 def test_what_a_defence_reveals_must_be_a_revealed() -> None:
     with pytest.raises(InputError, match="Revealed"):
         revealed((Misspoken(),), {"weight": torch.ones(2, 3)})  # type: ignore[arg-type]
+
+
+class Failing:
+    """A user's defence whose `reveal` needs a tensor that the update may lack."""
+
+    def protect_update(self, update: Tree, seed: Tensor) -> Tree:
+        del seed
+        return update
+
+    def reveal(self, sent: Tree) -> Revealed:
+        return Revealed(bound=sent["head.weight"].norm())
+
+
+def test_a_reveal_that_fails_on_what_was_sent_is_an_error_and_not_taken_for_known() -> None:
+    sent, head = {"weight": torch.ones(2, 3)}, {"head.weight": torch.ones(2, 3)}
+    for ask in (revealed, unrevealed):
+        with pytest.raises(InputError, match=r"Failing\.reveal.*head\.weight"):
+            ask((Failing(),), sent)
+    assert unrevealed((Failing(),), head) == []
+    assert unrevealed((Failing(),)) == [], (
+        "a small update shows nothing: the clients' own is asked when they are played"
+    )

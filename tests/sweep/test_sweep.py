@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.core.errors import InputError
-from leakscope.kernels.memory import available
+from leakscope.attacks.engine.footprint import BASE
+from leakscope.core.errors import InputError, TooLargeError
+from leakscope.kernels.memory import available, peak_bytes
 from leakscope.play import Exposure
 from leakscope.scenario import read_scenario, scenario_of
 from leakscope.scenario.text import read_text
@@ -123,6 +125,23 @@ def test_a_scenario_that_does_not_fit_is_refused_before_anything_is_written(tmp_
     with pytest.raises(InputError, match="memory limit"):
         sweep(tmp_path / "r", small(baselines=[]), memory=1000, measure=True)
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(("mib", "fits"), [(46, False), (125, True)])
+def test_planning_keeps_to_the_limit_whether_or_not_a_trial_fits(mib: int, fits: bool) -> None:
+    """Probes leave room for the clients, the problem and the network that are already in memory."""
+    wide = {"name": "mlp", "hidden": [1024, 1024]}
+    settings = {"data": {"name": "digits"}, "model": wide, "attack": {"name": "ig", "iterations": 20}, "trials": 8}
+    whole = unfold(scenario_of({**settings, "baselines": []}))
+    fitted: list[bool] = []
+
+    def plan() -> None:
+        with contextlib.suppress(TooLargeError):
+            make_plan(whole, whole.trials, cores=1, memory=mib * 2**20)
+            fitted.append(True)
+
+    assert peak_bytes(plan) + BASE <= mib * 2**20
+    assert bool(fitted) == fits
 
 
 @pytest.mark.slow

@@ -134,6 +134,8 @@ def advise(
         reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")
         why = "no attack that could judge them ended" if able else f"they are judged by ig or cpl: {reason}"
         return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
+    if not budget.left:
+        return Advice((), LATE, (*((f"{name} ({strength})", LATE) for name, strength, _ in options), *ELSEWHERE))
     report("remedies", f"{len(options)} against {judge}")
     course: Course | str = find_course(subject, seconds=TRAINING * budget.left / (1 + len(options)))
     candidates, skipped = _candidates(trial, options, judge, budget)

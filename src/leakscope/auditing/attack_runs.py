@@ -43,6 +43,7 @@ from leakscope.sweep.chunk_records import with_metrics
 from leakscope.sweep.engines.contract import torch_threads
 
 LEAST_PUBLIC = 8
+PUBLIC_BASELINES = ("class_mean", "nearest_public")
 COLD = 5.0  # seconds that a first call may take for loading code alone
 PLAY_SHARE = (
     0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer than these
@@ -224,7 +225,7 @@ def suite_of(attempts: Sequence[Attempt[AttackResult]], *, interrupted: bool = F
 def null_runs(
     exposure: Exposure, public: tuple[Tensor, Tensor] | None = None, pace: Pace | None = None
 ) -> tuple[list[AttackResult], list[Untested]]:
-    """Return what one gets without the update, and which baselines there are not, such as those that need public examples."""
+    """Return what one gets without the update, and which baselines there are not; `public` None asks for none with public examples."""
     truth, classes = exposure.batch, exposure.model.classes
     execution = replace(execution_on(exposure.device), out_of_time=pace)
     known = replace(exposure.knowledge, labels=truth.labels)
@@ -238,7 +239,8 @@ def null_runs(
             **guesses,
             "nearest_public": lambda: nearest_public(truth, *public, classes=classes).reconstruction,
         }
-    runs, left_out = [], []
+    why = "" if public is None else f"needs {LEAST_PUBLIC} examples that no client holds, there are {len(public[0])}"
+    runs, left_out = [], [Untested(f"baseline {name}", why) for name in PUBLIC_BASELINES if why and name not in guesses]
     for name, guess in guesses.items():
         try:
             run = judge(truth, guess(), name=name, note="without the update")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from leakscope.auditing.attack_runs import LabelReading
+from leakscope.auditing.audit_text import metrics_of, plain_number
 from leakscope.auditing.descriptions import exposure_threat_model, sent_part
 from leakscope.auditing.dishonest_server import Dishonest
 from leakscope.auditing.remedies import Remedy
-from leakscope.auditing.result import Audit, audit_client, audit_known, metrics_of, plain_number
+from leakscope.auditing.result import Audit, audit_client, audit_known
 from leakscope.auditing.verdict import RULES
 from leakscope.metrics.interval import Estimate
 from leakscope.play import AttackResult

@@ -39,6 +39,7 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
+from leakscope.auditing.capture_rounds import best_rounds, first_rounds, relative_mismatch
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss, captured_truth
 from leakscope.auditing.inspection import inspect_target
@@ -58,7 +59,7 @@ from leakscope.core.model import Model
 from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take, to
-from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Outcome, Reconstruction, Shares, make_batch
+from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Shares, make_batch
 from leakscope.learning.losses import UserLoss
 from leakscope.models import find_shortfall
 from leakscope.play import AttackResult, Exposure, is_defended
@@ -194,29 +195,6 @@ def _gathered(directory: Path, request: Request, clients: int) -> Gathered:
     return Gathered(exposure, truth is not None, torch.tensor(chosen.owners), steps, chosen.unplayed)
 
 
-def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
-    """Return the exposure of the first capture of every client."""
-    first = torch.tensor([int((owners == owner).nonzero()[0]) for owner in range(int(owners.max()) + 1)])
-    return exposure.select(first)
-
-
-def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
-    """Return for every client the capture with most certified samples, then the least mismatch; the truth is not consulted."""
-    worst = 1e30  # of a diverged attack, yet less than that of another client
-    left = relative_mismatch(guess).nan_to_num(worst, worst).masked_fill(guess.outcome == Outcome.DIVERGED, worst)
-    own = owners == torch.arange(int(owners.max()) + 1)[:, None]
-    if guess.proved is not None:
-        proved = torch.where(own, guess.proved.sum(1).to(own.device), -1)
-        own &= proved == proved.max(1, keepdim=True).values
-    return torch.where(own, left, torch.inf).argmin(1)
-
-
-def relative_mismatch(guess: Reconstruction) -> Tensor:
-    """Return the final over the first mismatch of every trial; attacks without iterations have a relative one."""
-    one = guess.trace.shape[1] == 1
-    return guess.mismatch if one else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
-
-
 def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     """Return a batch of zeros as a placeholder for unknown true data; nothing reads it."""
     inputs = torch.zeros(clients, samples, *model.input_shape)
@@ -241,7 +219,8 @@ def _scored(
     done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working), unplayed=left)
     reading = read_labels(exposure, budget)
     pace = Pace(budget.clock, budget.end)
-    nulls, left_out = ([], []) if done.interrupted else null_runs(exposure, pace=pace)
+    none = exposure.batch.inputs[:0].flatten(0, 1), exposure.batch.labels[:0].flatten()  # every example is a client's
+    nulls, left_out = ([], []) if done.interrupted else null_runs(exposure, none, pace)
     audit = scored_audit(
         _name(request),
         exposure,

@@ -90,7 +90,13 @@ def _update(client: Client, samples: int) -> str:
 
 def _on_update(client: Client) -> list[str]:
     censored = [f"units that fewer than {client.censor} examples activate are left out"] if client.censor else []
-    return [*censored, *map(str, client.defences)]
+    return [*censored, *map(_named, client.defences)]
+
+
+def _named(defence: object) -> str:
+    """Return a defence in words; the name of its class if it has none of its own."""
+    plain = type(defence).__str__ is object.__str__ and type(defence).__repr__ is object.__repr__
+    return type(defence).__name__ if plain else str(defence)
 
 
 def _of_several(client: Client, update: str) -> str:
@@ -105,7 +111,7 @@ def _of_several(client: Client, update: str) -> str:
 def _data(transform: DataDefence) -> str:
     """Return a defence on the data in words: its policy, operations, crop and flip."""
     if not isinstance(transform, Transform):
-        return str(transform)
+        return _named(transform)
     ways = "; or ".join(", then ".join(op.words for op in policy.operations) for policy in transform.policies)
     parts = [f"policy {transform.policy} ({ways})" if ways else f"policy {transform.policy}"]
     if transform.crop:

@@ -1,15 +1,15 @@
-"""The result of an audit: a value, its text for the terminal, its record for JSON."""
+"""The result of an audit: a value that prints as text. `audit_text` has the text of its parts, `audit_record` its record for JSON."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
+from leakscope.auditing.audit_text import advice_lines, labels_words, percent, run_lines, unscored_lines
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.inspection import Inspection
 from leakscope.auditing.suite import TARGETS, Untested, is_informed
@@ -26,11 +26,8 @@ from leakscope.auditing.verdict import (
     worst_run,
 )
 from leakscope.core.pages import notebook_html, write_page
-from leakscope.core.plugins import registered
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from leakscope.auditing.advice import Advice
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
@@ -40,10 +37,10 @@ if TYPE_CHECKING:
     from leakscope.play import AttackResult, Exposure
     from leakscope.play.text_leak import TextLeak
 
+
 TEXT_REMEDIES = "remedies that the attacker knows, the most effective first; their cost in accuracy was not measured"
 GIVEN = "attacker who is given the private labels or masks"
 DISHONEST = "if the server is dishonest and chooses the weights that clients get"
-SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
 SHOWN_RUNS = 12
 MAY_FALL = (Grade.A, Grade.B, Grade.C, Grade.D)  # longer attacks may make these worse
@@ -123,8 +120,8 @@ class Audit:
     write = write_page
 
     def __repr__(self) -> str:
-        attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
-        attacks = attacks if self.text is None else f"{self.text.attack} {_percent(self.text.sentences.value)}"
+        attacks = ", ".join(f"{run.name} {percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
+        attacks = attacks if self.text is None else f"{self.text.attack} {percent(self.text.sentences.value)}"
         return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     @property
@@ -139,6 +136,11 @@ class Audit:
         return audit_text(self)
 
 
+def _of_content(limits: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits on content: what a dishonest server reads of labels is not measured."""
+    return {name: limit for name, limit in limits.items() if name != "labels"}
+
+
 def audit_text(audit: Audit) -> str:
     """Return the audit as text: grade, evidence, advice, and what was not tested."""
     lines = [f"{audit.name}: grade {audit.grade}: {headline(audit)}"]
@@ -148,8 +150,8 @@ def audit_text(audit: Audit) -> str:
     if audit.worst is not None and audit.measures.asr is not None:
         asr = audit.measures.asr
         lines.append(
-            f"  {audit.worst.name} recovered {audit.recovered} of {asr.n} examples ({_percent(asr.value)}, "
-            f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
+            f"  {audit.worst.name} recovered {audit.recovered} of {asr.n} examples ({percent(asr.value)}, "
+            f"95 % interval {percent(asr.low)} to {percent(asr.high)})"
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if audit.text is not None:
@@ -165,11 +167,11 @@ def audit_text(audit: Audit) -> str:
             "  attackers who know the defences know:",
             *(f"    of {what}: {words}" for what, words in known),
         ]
-    lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
-    lines += _unscored(audit)
+    lines += run_lines("attacks", audit.runs) + run_lines("without the update", audit.nulls)
+    lines += unscored_lines(audit.unscored)
     if audit.dishonest is not None:
         lines += [f"  {DISHONEST}: {audit.dishonest.headline}", *(f"    {line}" for line in audit.dishonest.lines)]
-    lines += _advice(audit)
+    lines += advice_lines(audit.advice)
     if audit.text_remedies:
         lines += [f"  {TEXT_REMEDIES}:", *(f"    {remedy.words}" for remedy in audit.text_remedies)]
     if audit.short:
@@ -254,89 +256,6 @@ def worst_lines(audit: Audit) -> list[str]:
     ]
 
 
-def labels_words(read: LabelReading) -> str:
-    """Return the share of labels read off the update with its interval and n, beside that of guessing."""
-    ends = (
-        ""
-        if read.low is None or read.high is None
-        else f"95 % interval {_percent(read.low)} to {_percent(read.high)}, "
-    )
-    sure = "" if read.sure is None else f"; sure for {_percent(read.sure)} of clients"
-    return f"{_percent(read.share)} read off the update ({ends}n = {read.n}; guessing: {_percent(read.guessing)}{sure})"
-
-
-def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:
-    if not runs:
-        return []
-    wide = max(len(run.name) for run in runs)
-    return [f"  {title}:"] + [
-        f"    {run.name:<{wide}}  recovered {_percent(run.summary.content.value):>6}  "
-        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  "
-        f"{''.join(f'{name} {mean:.3g}  ' for name, mean in metrics_of(run).items() if mean is not None)}{run.note}".rstrip()
-        for run in runs
-    ]
-
-
-def _unscored(audit: Audit) -> list[str]:
-    """Return mismatch and structure of reconstructions whose truth is not known."""
-    if not audit.unscored:
-        return []
-    wide = max(len(run.name) for run in audit.unscored)
-    return ["  guesses (mismatch left of the start; structure: 1 is noise, pictures lie below):"] + [
-        f"    {run.name:<{wide}}  mismatch {_mean(run.left)}  structure {_mean(run.structure)}  {run.note}"
-        for run in audit.unscored
-    ]
-
-
-def _mean(values: Tensor) -> str:
-    mean = float(values.double().mean())
-    return "  n/a" if math.isnan(mean) else f"{mean:5.3f}"
-
-
-def _advice(audit: Audit) -> list[str]:
-    advice = audit.advice
-    if advice is None:
-        return []
-    if advice.remedies:
-        lines = [f"  what would help, ranked {advice.ranking}:"]
-    else:
-        lines = [f"  what would help: no remedy was shown to ({advice.ranking})"]
-    lines += [f"    {line}" for line in helping_lines(advice)[:SHOWN_REMEDIES]]
-    left = len(advice.remedies) - SHOWN_REMEDIES
-    if left > 0:
-        lines.append(f"    and {left} more, on the page")
-    return [*lines, *(f"    {line}" for line in (*not_shown_lines(advice), *not_tried_lines(advice)))]
-
-
-def helping_lines(advice: Advice) -> list[str]:
-    """Return the remedies that were shown to help, best first, a line each: leakage left, accuracy cost, attack."""
-    lines = []
-    for remedy in advice.remedies:
-        cost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
-        lines.append(
-            f"{remedy.words}: recovered {_percent(remedy.recovered)}, PSNR {remedy.psnr:.1f} dB{cost} "
-            f"(against {remedy.confirmed})"
-        )
-    return lines
-
-
-def not_tried_lines(advice: Advice) -> list[str]:
-    """Return the remedies that were not tried, one line per reason."""
-    reasons = Counter(reason for _, reason in advice.skipped)
-    return [f"not tried ({number}): {_names(advice.skipped, why)}: {why}" for why, number in reasons.items()]
-
-
-def not_shown_lines(advice: Advice) -> list[str]:
-    """Return the remedies not shown to help, one line per finding and attack."""
-    apart: dict[tuple[str, str], list[str]] = {}
-    for remedy in (*advice.useless, *advice.unproven):
-        apart.setdefault((remedy.finding.value, remedy.met), []).append(remedy.words)
-    return [
-        f"{finding} ({len(names)}): {', '.join(names)}{f' [against {met}]' if met else ''}"
-        for (finding, met), names in apart.items()
-    ]
-
-
 def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (topic, words) of the simulated or captured client; () if there is none."""
     exposure = audit.exposure
@@ -350,27 +269,3 @@ def audit_known(audit: Audit) -> tuple[tuple[str, str], ...]:
     if audit.exposure is None or not any(is_informed(run.name) for run in audit.runs):
         return ()
     return known_facts(audit.exposure)
-
-
-def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
-    return ", ".join(name for name, why in named if why == reason)
-
-
-def metrics_of(run: AttackResult) -> dict[str, float | None]:
-    """Return the mean of each registered metric over the clients."""
-    learned = run.reconstruction.learned
-    return {name: plain_number(float(learned[name].mean())) for name in registered("metric") if name in learned}
-
-
-def plain_number(value: float | None) -> float | None:
-    """Return a number that JSON can hold: None for NaN and infinity."""
-    return None if value is None or not math.isfinite(value) else value
-
-
-def _of_content(limits: Mapping[str, float]) -> dict[str, float]:
-    """Return the limits on content: what a dishonest server reads of labels is not measured."""
-    return {name: limit for name, limit in limits.items() if name != "labels"}
-
-
-def _percent(share: float) -> str:
-    return "n/a" if math.isnan(share) else f"{100 * share:.0f} %"

@@ -179,7 +179,9 @@ def _audit_within(
         reading: LabelReading | Untested = Untested("label recovery", INTERRUPTED)
         quarter = replace(budget, seconds=budget.used + PLAY_SHARE * budget.left)
         try:
-            reading = read_labels(exposure, quarter if gradient > LONG else None)
+            slow = gradient > LONG
+            late = Untested("label recovery", "there was no time left") if slow and not budget.left else None
+            reading = late or read_labels(exposure, quarter if slow else None)
             attempts += timed_attempts(entries, played, gradient, budget.used - before)
             done = attacked(share)
             report(name, "baselines without the update")

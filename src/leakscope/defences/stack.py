@@ -56,10 +56,8 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     """Return what an informed attacker knows of a stack, as fields of Knowledge, one value for each trial of `sent`."""
     like = next(iter(sent.values()))
     facts: dict[str, object] = {}
-    reveals = [defence.reveal(sent) for defence in defences if isinstance(defence, Reveals)]
+    reveals = [_revealed_by(defence, sent) for defence in defences if isinstance(defence, Reveals)]
     for each in reveals:
-        if not isinstance(each, Revealed):
-            raise InputError(f"reveal of a defence must return a Revealed, got {type(each).__name__}")
         if each.mask is not None:
             facts["mask"] = each.mask
         if each.largest and len(defences) == 1:  # a second defence changes which coordinates are the largest
@@ -71,14 +69,34 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     return facts | noise_facts(reveals, sent)
 
 
+def _revealed_by(defence: Reveals, sent: Tree) -> Revealed:
+    """Return what a defence reveals; an InputError if its own code fails."""
+    try:
+        facts = defence.reveal(sent)
+    except InputError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{type(defence).__name__}.reveal failed on the update that was sent ({reason})") from error
+    if not isinstance(facts, Revealed):
+        raise InputError(f"reveal of a defence must return a Revealed, got {type(facts).__name__}")
+    return facts
+
+
 def unrevealed(defences: Sequence[Defence], sent: Tree | None = None) -> list[Defence]:
-    """Return the defences of a stack of which no attacker can know anything; without an update, as a small one shows."""
-    like = {"weight": torch.ones(1, 2, 2), "bias": torch.ones(1, 2)} if sent is None else sent
+    """Return the defences of a stack of which no attacker can know anything; without an update, as a small one shows.
+
+    A `reveal` that fails is an InputError. On the small update it may need the names or shapes of its network, so there the defence counts
+    as known until its clients are played, which asks again.
+    """
+    small = {"weight": torch.ones(1, 2, 2), "bias": torch.ones(1, 2)}
 
     def reveals(defence: Defence) -> bool:
         try:
-            return bool(revealed((defence,), like))
-        except Exception:  # a user's defence may need the names or shapes of its network
+            return bool(revealed((defence,), small if sent is None else sent))
+        except InputError:
+            if sent is not None:
+                raise
             return True
 
     return [defence for defence in defences if not reveals(defence)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from leakscope.auditing import COUNTED, RULES, Audit
 from leakscope.auditing.advice import tried
 from leakscope.auditing.attempts import MEANING
+from leakscope.auditing.audit_text import helping_lines, labels_words, not_shown_lines, not_tried_lines
 from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
@@ -18,10 +19,6 @@ from leakscope.auditing.result import (
     audit_known,
     doubt_lines,
     headline,
-    helping_lines,
-    labels_words,
-    not_shown_lines,
-    not_tried_lines,
     without_targets,
     worst_lines,
 )

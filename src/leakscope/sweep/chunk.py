@@ -17,8 +17,6 @@ from leakscope.attacks.aware import AveragedDropout, KnownDropout, aware, merge_
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.runner import too_large
 from leakscope.attacks.exact.linear_system import LinearSystem
-from leakscope.attacks.null import class_mean
-from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client, client_keys
 from leakscope.core import random
 from leakscope.core.record import IMAGE_MSE, Cell
@@ -28,15 +26,14 @@ from leakscope.kernels.heap import give_back
 from leakscope.kernels.memory import is_out_of_memory
 from leakscope.metrics import Context
 from leakscope.models import draw_parameters
-from leakscope.play import AttackResult, Exposure, expose, join, judge
+from leakscope.play import AttackResult, Exposure, expose, join
 from leakscope.play import attack as run_attack
-from leakscope.play.baselines import nearest_public, public_part
 from leakscope.play.dishonest import expose_manipulated
-from leakscope.play.text_baselines import guess_sentences
 from leakscope.scenario import Problem
 from leakscope.scenario.cell import CellSettings, read_baseline, read_settings
 from leakscope.servers import Manipulation
 from leakscope.store import Landing
+from leakscope.sweep.baseline_guesses import play_baseline
 from leakscope.sweep.chunk_records import EMPTY, theory_of, trial_records, trial_tensors, with_metrics
 from leakscope.sweep.engines import reporter
 from leakscope.sweep.fit_checks import MisfitError
@@ -51,7 +48,6 @@ from leakscope.sweep.objects import (
     network_of,
     public_examples,
     public_images,
-    scaling_of,
 )
 from leakscope.sweep.trials import Trial
 
@@ -120,7 +116,7 @@ def play_chunk(chunk: Chunk) -> PlayedChunk:
 
 def _played(chunk: Chunk) -> PlayedChunk:
     began = time.perf_counter()
-    truth, result = _baseline(chunk) if chunk.baseline else _attacked(chunk)
+    truth, result = _guessed(chunk) if chunk.baseline else _attacked(chunk)
     attacked = time.perf_counter() - began
     result = with_metrics(chunk.metrics, truth, result, _metric_context(chunk, truth))
     tensors = trial_tensors(truth, result) | _as_seen(chunk, truth, result) | _filmed(chunk, truth, result)
@@ -137,6 +133,12 @@ def _metric_context(chunk: Chunk, truth: Batch) -> Context | None:
         return metric_context(chunk.metrics, data, truth, ())
     trials = [(chunk.settings(trial), trial.seed) for trial in chunk.trials]
     return metric_context(chunk.metrics, chunk.settings().data, truth, trials)
+
+
+def _guessed(chunk: Chunk) -> tuple[Batch, AttackResult]:
+    """Return the private batch and the scores of a null baseline."""
+    settings = read_baseline(chunk.cells[chunk.trials[0].cell].settings)
+    return play_baseline(settings, [trial.items for trial in chunk.trials], chunk.seeds)
 
 
 def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:
@@ -311,24 +313,6 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
             for each in (first, second)
         )
     return torch.cat([first, second])
-
-
-def _baseline(chunk: Chunk) -> tuple[Batch, AttackResult]:
-    settings = read_baseline(chunk.cells[chunk.trials[0].cell].settings)
-    data = data_of(settings.data)
-    truth = batch_of(data, settings.data.part, [trial.items for trial in chunk.trials])
-    public, labels = public_part(data, settings.data.part)
-    if truth.tokens:
-        return truth, judge(truth, guess_sentences(settings.name, truth, data, settings.data.part, chunk.seeds))
-    scaling = scaling_of(settings.data)
-    knowledge = Knowledge(data.input_shape, data.classes, truth.samples, scaling=scaling, labels=truth.labels)
-    if settings.name == "class_mean":
-        guess = class_mean(public, labels, classes=data.classes).guess(knowledge, truth.trials)
-    elif settings.name == "prior_only":
-        guess = prior_only().guess(knowledge, chunk.seeds)
-    else:
-        guess = nearest_public(truth, public, labels, classes=data.classes).reconstruction
-    return truth, judge(truth, guess)
 
 
 def _as_seen(chunk: Chunk, truth: Batch, result: AttackResult) -> dict[str, Tensor]:

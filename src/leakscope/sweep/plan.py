@@ -29,6 +29,7 @@ from leakscope.sweep.chunk import Chunk, begun, client_key, expose_chunk, inform
 from leakscope.sweep.engines import threads_for, usable_cores, visible_gpus
 from leakscope.sweep.engines.contract import torch_threads
 from leakscope.sweep.merging import shape_of
+from leakscope.sweep.objects import network_of
 from leakscope.sweep.trials import Sweep, Trial
 
 WIDEST = {"cpu": 128, "cuda": 4096}
@@ -228,6 +229,7 @@ def share_of_memory(memory: int | None, workers: int, device: str) -> int | None
 def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> Measured:
     """Return how to run `total` trials like the first one of the probe, at most `width` at a time."""
     limit = memory or int(available(torch.device(probe.device)) * SHARE_OF_FREE)
+    give_back()  # what building the network left
     try:
         with torch_threads(probe.threads):
             return _measure(replace(probe, trials=probe.trials[:1]), total, width, limit)
@@ -236,8 +238,10 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
 
 
 def _measure(probe: Chunk, total: int, width: int, limit: int) -> Measured:
-    exposure, held, peak, _ = count_within(limit, lambda: expose_chunk(probe))
-    settings, truth, device = probe.settings(), exposure.batch, torch.device(probe.device)
+    settings, device = probe.settings(), torch.device(probe.device)
+    network, on_cpu = network_of(settings), device.type == "cpu"
+    exposure, held, peak, _ = count_within(limit, lambda: expose_chunk(probe), network, on_cpu=on_cpu)
+    truth = exposure.batch
     precision = settings.precision
     execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)
     model, knowledge = exposure.model, exposure.known(informed=True)
@@ -258,14 +262,15 @@ def _measure(probe: Chunk, total: int, width: int, limit: int) -> Measured:
     form = room.settle(precision.form)
     evaluations = attack.most_evaluations() * restarts * total
     few = evaluations <= FEW
+    give_back()  # what the probes left
     how = form or "native"
     live = min(width, total, room.need(how).fits(limit)) * restarts
-    sample = narrow(problem, 1 if few else min(max(live, 4), SAMPLE_WIDTH))
+    sample = narrow(problem, 1 if few else room.most_lanes(how, min(max(live, 4), SAMPLE_WIDTH)))
     played = form in ON_CUDA and device.type == "cuda"  # traced as in the run
     rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
     if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:
         number = len(sample.unknowns["guess"])
-        fits = partial(room.fits, trials=-(-number // restarts))
+        fits = partial(room.measurable, beside=number)
         native = rates["native"]
         form, rates = choose_form(model, sample, device, evaluations / number, native=native, live=live, fits=fits)
     need = room.need(form or "native")

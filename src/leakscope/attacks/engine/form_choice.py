@@ -77,17 +77,17 @@ def choose_form(
     *,
     native: float | None = None,
     live: int | None = None,
-    fits: Callable[[str], bool] = lambda _: True,
+    fits: Callable[[str, int], bool] = lambda *_: True,
 ) -> tuple[str, dict[str, float]]:
     """Return the fastest form for this network, shape and device, and the measured rates for `live` trials (default: all).
 
     Spare lanes (see `lanes`) slow down the forms that evaluate them: a single trial of a network with two classes has 16 copies.
     Measuring stops after a share `MEASURING` of the work: two plain forms always, then the likeliest of the others, traced forms
-    last. `native` is a rate measured before. Forms other than `native` must fit into memory.
+    last. `native` is a rate measured before. `fits` says whether another form fits into memory at a width.
     """
     if device.type == "cuda":
         form, rates = _choose_on_cuda(model, problem, evaluations)
-        return form if fits(form) else "native", rates
+        return form if fits(form, trials(problem.unknowns)) else "native", rates
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
     counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
@@ -97,7 +97,7 @@ def choose_form(
         return width * evaluations / max(rates.values())
 
     def try_form(form: str, part: Problem = problem, *, traced: bool = False) -> None:
-        if not fits(form):
+        if not fits(form, trials(part.unknowns)):
             return
         try:
             rate = measure_form(model, part, form, seconds=min(0.5, work() / LONG / 2), traced=traced)
@@ -123,12 +123,15 @@ def choose_form(
     return max(rates, key=lambda form: rates[form]), rates
 
 
-def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
+def form_of_one(
+    model: Model, problem: Problem, evaluations: float, fits: Callable[[str, int], bool] = lambda *_: True
+) -> str:
     """Return the form of a single trial: on the network's own kernels, or on a CPU their trace on one core where that pays.
 
     It pays for long runs of networks too small to gain from several threads, which a few evaluations on each number show.
     """
-    if next(iter(problem.unknowns.values())).device.type != "cpu" or evaluations < TRACING_PAYS_AFTER:
+    on_cpu = next(iter(problem.unknowns.values())).device.type == "cpu"
+    if not on_cpu or evaluations < TRACING_PAYS_AFTER or not fits("parallel", 1):
         return "loop"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -128,16 +128,19 @@ def make_plan(
         most = min(execution.chunk or WIDEST[device.type], total)
         return min(most, room.need(form).fits(room.limit)) if predicted else most
 
+    def measurable(form: str, lanes: int) -> bool:
+        return not execution.memory or room.measurable(form, lanes, beside=total)
+
     rates: dict[str, float] = {}
     if form is None and total == 1:
-        form = form_of_one(model, problem, evaluations)
+        form = form_of_one(model, problem, evaluations, measurable)
     elif form is None and total * evaluations <= FEW:
         form = "native"
     elif form is None:
         width = width_in("im2col" if device.type == "cuda" and room.fits("im2col", 1) else "native")
         width = -(-total // -(-total // width))
-        sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
-        fits = partial(room.fits, trials=trials(sample.unknowns))
+        sample = narrow(problem, room.most_lanes("native", min(max(width, 4), 64)) if device.type == "cpu" else width)
+        fits = partial(room.measurable, beside=total)
         form, rates = choose_form(model, sample, device, evaluations, live=width, fits=fits)
     width = -(-total // -(-total // width_in(form)))  # chunks of about equal size
     return Plan(
