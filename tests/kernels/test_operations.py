@@ -40,7 +40,8 @@ def twice(x: Tensor, *weights: Tensor) -> Flat:
 def lifted(x: Tensor, *weights: Tensor) -> Flat:
     def value(x: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
         point = dict(zip(dict(NET.named_parameters()), weights, strict=True))
-        return torch.func.functional_call(NET, point, (x,)).square().mean()
+        value: Tensor = torch.func.functional_call(NET, point, (x,)).square().mean()
+        return value
 
     return (torch.func.vmap(torch.func.grad(value))(x, weights),)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import Argument
 
 ATEN = torch.ops.aten
 SMALL = 20_480  # numbers of an image up to which torch leaves oneDNN out for kernels up to 3 x 3
@@ -84,7 +85,7 @@ def _data_gradient(node: object) -> _DataGradient | None:
     return _DataGradient(node, slope, filters, tuple(stride), tuple(padding))
 
 
-def _terms(total: Node) -> Iterator[object]:
+def _terms(total: Node) -> Iterator[Any]:
     """Yield the terms of a sum of tensors of one shape."""
     for term in total.args[:2]:
         inner = isinstance(term, Node) and term.target is ATEN.add.Tensor and len(term.users) == 1 and not term.kwargs
@@ -110,7 +111,7 @@ def _merge(graph: Graph, *, small: bool) -> None:
             slope = graph.call_function(ATEN.cat.default, ([part.slope for part in alike], 1))
             filters = graph.call_function(ATEN.cat.default, ([part.filters for part in alike], 0))
             if not small:  # torch's own kernels mistake the layout of one channel
-                plain = {"memory_format": torch.contiguous_format}
+                plain: dict[str, Argument] = {"memory_format": torch.contiguous_format}
                 slope, filters = (graph.call_function(ATEN.clone.default, (each,), plain) for each in (slope, filters))
             result = _own_data_gradient(graph, alike[0], slope, filters)
             for term in rest:
