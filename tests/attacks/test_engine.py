@@ -601,19 +601,23 @@ def test_a_diverged_restart_is_never_the_best() -> None:
 
 @pytest.mark.parametrize(
     ("evaluations", "one_thread", "traceable", "form"),
-    [(399, 1.0, True, "loop"), (400, 1.0, True, "parallel"), (400, 1.0, False, "loop"), (400, 0.1, True, "loop")],
+    [(199, 1.0, True, "loop"), (200, 1.0, True, "parallel"), (200, 1.0, False, "loop"), (200, 0.1, True, "loop")],
 )
 def test_a_single_trial_is_traced_for_one_core_where_that_pays(
     evaluations: int, one_thread: float, traceable: bool, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one thread a large network would wait for the others; what cannot be traced runs as it is."""
 
-    def rate(_: object, __: object, name: str, **___: object) -> float:
-        if name == "parallel" and not traceable:
-            raise RuntimeError("it cannot be traced")
+    def refuse(*_: object) -> None:
+        raise RuntimeError("it cannot be traced")
+
+    def rate(*_: object, **__: object) -> float:
         return one_thread if torch.get_num_threads() == 1 else 1.0
 
     monkeypatch.setattr(form_choice, "measure_form", rate)
+    monkeypatch.setattr(form_choice, "_faster_layout", lambda *_: "parallel")
+    if not traceable:
+        monkeypatch.setattr(Evaluator, "_single", refuse)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -67,9 +67,9 @@ def follow(optimiser: Optimiser, rules: Mapping[str, Rule], steps: int = STEPS) 
         gradient = {name: gradient[name] for name in moving(unknowns, rules, tick)}
         ended, gained = optimiser.settle(state, Moment(gradient, value, iteration, tick))
         iteration = iteration + ended
-        assert not gained.any()
+        assert gained is None
         unknowns, stuck = optimiser.move(unknowns, state, Moment(gradient, value, iteration, tick), rules, KNOWLEDGE)
-        assert not stuck.any()
+        assert stuck is None
         found.append(unknowns)
     return found
 

@@ -12,12 +12,12 @@ from tests.attacks.conftest import world
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine import tick as tick_module
 from leakscope.attacks.engine.loop import Engine
-from leakscope.attacks.engine.state import Finished, Problem, State
+from leakscope.attacks.engine.state import Finished, Problem, State, Stop
 from leakscope.attacks.engine.tick import Ticker
 from leakscope.attacks.optimisers import SGD, Adagrad, Adam, lbfgs
 from leakscope.attacks.recipes import cpl, dlg, ig, matching
 from leakscope.attacks.surrogate import sme
-from leakscope.core.tree import fill, flat_names, tensors
+from leakscope.core.tree import fill, flat_names, take, tensors
 from leakscope.core.types import LocalTraining
 from leakscope.kernels.recordings import NotRecordableError, update_in_place
 
@@ -108,3 +108,19 @@ def test_numbers_read_from_a_table_have_the_bits_of_those_computed() -> None:
     assert rates[0] == (pytest.approx(0.1), pytest.approx(0.001**0.5))
     assert len(set(rates)) == 3
     assert int(plain.iteration.max()) == 40
+
+
+@pytest.mark.parametrize("form", ["loop", "parallel"])
+def test_whole_vectors_need_no_copies_beside_them(form: str) -> None:
+    """A lone trial has one lane, and the bits that it has among others."""
+    w = world(3, name="mlp", shape=(1, 16, 16))
+    problem, _ = ig(iterations=6).prepare(w.model, w.observation, w.knowledge, w.seeds)
+    whole = Engine(w.model, problem, Stop(6), form)
+    alone = Engine(w.model, take(problem, slice(1, 2)), Stop(6), form)
+    assert (whole.width(3), alone.width(1)) == (3, 1)
+    assert torch.equal(alone.run().unknowns["guess"][0], whole.run().unknowns["guess"][1])
+    odd = world(3, name="mlp", shape=(1, 15, 15))
+    narrow, _ = ig(iterations=6).prepare(odd.model, odd.observation, odd.knowledge, odd.seeds)
+    assert Engine(odd.model, narrow, Stop(6), form).width(3) == 4
+    quasi, _ = cpl().prepare(w.model, w.observation, w.knowledge, w.seeds)
+    assert Engine(w.model, quasi, Stop(6), form).width(3) == 4

@@ -76,7 +76,7 @@ def _traced(one: Callable[..., Answer], arguments: tuple[object, ...], around: A
 
     try:
         with torch.no_grad():
-            graph = flat_graph(call, tensors(arguments))
+            graph = flat_graph(call, tensors(arguments), by_run=False)
     except Exception:  # the tracer fails in many ways, with assertions too
         return None
     empty: Answer = map_tensors(lambda _: torch.empty(0), shape[0])

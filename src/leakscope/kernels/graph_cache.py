@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from leakscope.kernels.operations import NotRecordedError, operations_of
+
 MOST = 64  # entries in all; the least recently used go first
 Flat = tuple[Tensor, ...]
 Graph = Callable[..., Any]
@@ -112,11 +114,21 @@ def forget(purpose: str | None = None) -> None:
             del _CACHE[key]
 
 
-def flat_graph(f: Callable[..., object], inputs: Iterable[Tensor]) -> GraphModule:
-    """Return the flat graph of the tensor operations of `f` on inputs of these shapes; raises the tracer's errors."""
+def flat_graph(f: Callable[..., object], inputs: Iterable[Tensor], *, by_run: bool = True) -> GraphModule:
+    """Return the flat graph of the tensor operations of `f` on inputs of these shapes; raises the tracer's errors.
+
+    The operations of one run are recorded (`operations_of`), or with `by_run=False` and where that fails traced by `make_fx`, five
+    times as slow.
+    """
+    given = tuple(inputs)
+    if by_run:
+        try:
+            return operations_of(f, given)
+        except NotRecordedError:
+            pass
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    graph: GraphModule = make_fx(f)(*inputs)
+    graph: GraphModule = make_fx(f)(*given)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.models.checkpoint import Checkpoint
 
-RESULTS = 6  # increased when a change of leakscope changes trial results
+RESULTS = 7  # increased when a change of leakscope changes trial results
 BESIDE = ("name", "trials", "seeds", "baselines")
 ADDED: dict[str, dict[str, object]] = {  # settings younger than stored runs: at these values a cell keeps its id
     "data": {"length": None, "words": None},

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from leakscope.attacks.engine.forms import ALONE, FORMS, STREAMS, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.state import Problem
@@ -24,10 +25,10 @@ COMPILE_PAYS_AFTER = 120.0
 MEASURING_PAYS_AFTER = 20.0  # seconds of plain evaluations: recording a form of a large network takes 1 or 2 s
 MOST_RATES = 8  # networks and shapes whose measured rates are kept
 LONG = 600.0  # seconds of work from which measurements take their full time
-MEASURING = 0.015  # largest share of the work for finding the fastest form
+FEW = 8  # trials whose forms are measured in few evaluations
+MEASURING = 0.02  # largest share of the work for finding the fastest form
 GAINS = {"loop": 1.7, "vmap": 1.5}  # assumed speed-up by tracing single trials and batches; seen: 1.1 to 1.6, 1.4
-TRACING_PAYS_AFTER = 400  # evaluations of one trial on a CPU: tracing costs up to 100 and saves a third
-TRACING_SECONDS = 40.0  # of such a run at most; loading the tracer takes 2, and most attacks end long before that
+TRACING_PAYS_AFTER = 200  # evaluations of one trial on a CPU: tracing costs up to 30 and saves a fifth
 # of recorded forms, so that attacks of one kind on one network are measured once
 _RATES: dict[Key, dict[str, float]] = {}
 
@@ -45,9 +46,11 @@ def measure_form(
     width = trials(problem.unknowns)
     device = next(iter(problem.unknowns.values())).device
     on_cuda = device.type == "cuda"
+    # CPU seconds of one thread, where all is done by it: others may use the machine too
+    clock = time.thread_time if not on_cuda and torch.get_num_threads() == 1 else time.perf_counter
     trace_after = 1 if traced and not on_cuda else TRACE_AFTER
     evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=trace_after)
-    iteration = torch.zeros(width, dtype=torch.int64, device=device)
+    iteration = _start(problem)
     best, spent, calls = float("inf"), 0.0, 0
     for _ in range(2 if trace_after == 1 else 1):
         evaluator(problem.unknowns, iteration)
@@ -56,10 +59,10 @@ def measure_form(
         evaluate = recorded(evaluator, (problem.unknowns, iteration)) or evaluator
     while calls < least or (spent < seconds and calls < 30):
         _wait(device)
-        began = time.perf_counter()
+        began = clock()
         evaluate(problem.unknowns, iteration)
         _wait(device)
-        took = time.perf_counter() - began
+        took = clock() - began
         best, spent, calls = min(best, took), spent + took, calls + 1
     return width / best
 
@@ -91,7 +94,11 @@ def choose_form(
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
     counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
-    rates = {"native": counts["native"] * (native or measure_form(model, problem, "native", seconds=0.1))}
+    least = 1 if width <= FEW else 2
+    rates = {
+        "native": counts["native"]
+        * (native or measure_form(model, problem, "native", seconds=0.1 * (least - 1), least=least))
+    }
 
     def work() -> float:
         return width * evaluations / max(rates.values())
@@ -113,10 +120,15 @@ def choose_form(
     if work() > LONG:
         try_form("native")
     try_form("loop", narrow(problem, min(width, 2)))
-    if in_time():
+    if in_time() and (width > FEW or rates["native"] > rates.get("loop", 0.0)):
         try_form("im2col")
     few = narrow(problem, min(width, 2 * threads))
-    for form in _hopeful_forms(model, rates, counts):
+    hopeful = _hopeful_forms(model, rates, counts)
+    if width <= FEW and evaluations >= TRACING_PAYS_AFTER and "parallel" in hopeful:
+        layout = _faster_layout(model, narrow(problem, 1))
+        try_form(layout, few)
+        hopeful = [form for form in hopeful if form not in THREADED]
+    for form in hopeful:
         if in_time():
             alone = form in THREADED
             try_form(form, few if alone else problem, traced=not alone)
@@ -128,7 +140,8 @@ def form_of_one(
 ) -> str:
     """Return the form of a single trial: on the network's own kernels, or on a CPU their trace on one core where that pays.
 
-    It pays for long runs of networks too small to gain from several threads, which a few evaluations on each number show.
+    It pays for long runs of networks too small to gain from several threads, which a few evaluations on each number show; so does
+    the layout of the traced images.
     """
     on_cpu = next(iter(problem.unknowns.values())).device.type == "cpu"
     if not on_cpu or evaluations < TRACING_PAYS_AFTER or not fits("parallel", 1):
@@ -136,20 +149,44 @@ def form_of_one(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = measure_form(model, problem, "loop", seconds=0.0, least=3)  # the best: others may use the machine too
+        form = _faster_layout(model, problem)
+        alone = measure_form(model, problem, "loop", seconds=0.0, least=3) if threads > 1 else 0.0
     finally:
         torch.set_num_threads(threads)
-    if evaluations < TRACING_SECONDS * alone:
-        return "loop"
-    if GAINS["loop"] * alone < measure_form(model, problem, "loop", seconds=0.0, least=1):
+    if threads > 1 and GAINS["loop"] * alone < measure_form(model, problem, "loop", seconds=0.0, least=1):
         return "loop"
     try:
-        measure_form(model, problem, "parallel", seconds=0.0, least=1)
+        Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, _start(problem))
     except (RuntimeError, InputError) as error:
         if is_out_of_memory(error):
             raise
         return "loop"  # it cannot be traced
-    return "parallel"
+    return form
+
+
+def _faster_layout(model: Model, problem: Problem) -> str:
+    """Return the form of traced single trials with the faster layout of images, by untraced evaluations on one thread."""
+    wide = any(value.ndim == 4 and min(value.shape[2:]) > 3 for value in model.parameters.values())
+    if len(model.input_shape) != 3 or (wide and problem.facts.knowledge.samples == 1):
+        return "parallel"  # of one image with kernels over 3 x 3 it uses other kernels (`for_cpu`), twice as fast
+    took = dict.fromkeys(THREADED, float("inf"))
+    for form in THREADED * 3:
+        evaluator = Evaluator(model, problem.unknowns, problem.facts, form)
+        began = time.thread_time()  # others may use the machine too
+        try:
+            evaluator.first_untraced(problem.unknowns, _start(problem))
+        except (RuntimeError, InputError) as error:
+            if is_out_of_memory(error):
+                raise
+            return "parallel"  # such as `view` with channels last
+        took[form] = min(took[form], time.thread_time() - began)
+    return min(took, key=lambda form: took[form])
+
+
+def _start(problem: Problem) -> Tensor:
+    """Return iteration 0 of every trial."""
+    first = next(iter(problem.unknowns.values()))
+    return torch.zeros(len(first), dtype=torch.int64, device=first.device)
 
 
 def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:

@@ -30,6 +30,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, fill, take, tensors, trials
 from leakscope.core.types import direction
 from leakscope.kernels.compiling import copy_before_writing, cut_long_sums
+from leakscope.kernels.cpu_graph import for_cpu
 from leakscope.kernels.graph_cache import Flat, Key, Staged, find_graph, flat_graph, graph_key, keep_graph
 from leakscope.kernels.heap import keep_freed
 from leakscope.kernels.hoisting import bind, hoist
@@ -227,7 +228,7 @@ class Evaluator:
     def _traced(self, flat: Flat) -> torch.fx.GraphModule | None:
         """Return the flat graph of the vmapped evaluation; None if it cannot be traced."""
         try:
-            graph = flat_graph(self._lifted(), flat)
+            graph = flat_graph(self._lifted(), flat, by_run=self.form != "compiled")
         except (RuntimeError, TypeError, ValueError) as error:
             if self.form == "compiled" or is_out_of_memory(error):
                 raise
@@ -245,13 +246,15 @@ class Evaluator:
     def _on_cores(self, f: Callable[[V], Flat], parts: Iterable[V]) -> list[Flat]:
         """Return `f` of every part, each computed on one thread, as many at once as there are threads."""
         threads = torch.get_num_threads()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
 
         def quietly(part: V) -> Flat:
             with torch.no_grad():
                 return f(part)
 
+        if threads == 1:
+            return [quietly(part) for part in parts]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
         torch.set_num_threads(1)
         try:
             return list(self._pool.map(quietly, parts))
@@ -266,6 +269,10 @@ class Evaluator:
         rows = self._on_cores(lambda i: self._bound[i](*[t[i] for t in moving]), range(self.real))
         rows += rows[:1] * (moving[0].shape[0] - self.real)
         return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
+
+    def first_untraced(self, unknowns: Tree, iteration: Tensor) -> Flat:
+        """Return what a form of single trials computes for the first trial, operation by operation."""
+        return self._one(*(t[0] for t in (*unknowns.values(), iteration, *self.fixed)))
 
     def _split(self, moving: Flat) -> Evaluation:
         """Run the vmapped evaluation on equal parts of the batch, one core each: small kernels gain little from two threads.
@@ -306,7 +313,8 @@ class Evaluator:
                 f"model {self.model.name!r} calls view() on pictures, which fails with channels last in memory: use the form "
                 "'parallel', or reshape() in the model"
             ) from None
-        single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)
+        fast = for_cpu(graph, channels_last=self.form == "channels_last")
+        single: Callable[..., Flat] = hoist(fast, len(self.names) + 1)
         keep_graph(key, single)
         return single
 

@@ -25,7 +25,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, lift, map_tensors, take, trials
 from leakscope.core.types import Outcome
 from leakscope.kernels.checkpoint import Checkpoint
-from leakscope.kernels.lanes import lanes, padded, spare_beside, spare_lanes
+from leakscope.kernels.lanes import VECTOR, lanes, padded, spare_beside, spare_lanes
 
 LOOK_EVERY = 32  # ticks on a CUDA device between two checks of who is done
 
@@ -59,7 +59,7 @@ class Engine:
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
         if form in ALONE:  # the network never sees two lanes at once, only what moves the unknowns does
             self.spare = min(self.spare, spare_beside(min(value[0].numel() for value in problem.unknowns.values())))
-        self.unpadded = form in ALONE and self.device.type == "cuda"
+        self.unpadded = form in ALONE and (self.device.type == "cuda" or self._moves_in_whole_vectors())
         self.tick = 0
         self.running = self.laid_out = self.total
         self.results: State | None = None
@@ -67,6 +67,11 @@ class Engine:
         self.seconds: list[float] = []  # per tick, at every check
         self.recorded = False  # whether any tick was played from a recording
         self._reported_at = 0.0
+
+    def _moves_in_whole_vectors(self) -> bool:
+        """Return whether steps compute number by number and every trial fills whole vectors: then no lane needs copies beside it."""
+        whole = all(value[0].numel() % VECTOR == 0 for value in self.problem.unknowns.values())
+        return whole and self.problem.optimiser.evaluations == 1
 
     def run(self) -> Finished:
         """Return the final state of every trial."""
@@ -136,7 +141,10 @@ class Engine:
         with torch.no_grad():
             new = moves(state.unknowns, facts, self.tick, value)
             running = where(state.outcome == Outcome.RUNNING, new, state.unknowns)
-            map_tensors(lambda old, moved: old.copy_(moved), state.unknowns, running)
+            if not ticker.recorded:
+                state.unknowns = running
+            else:
+                map_tensors(lambda old, moved: old.copy_(moved), state.unknowns, running)
 
     def _look(self, state: State) -> None:
         """Read which trials are still running; on a CUDA device this synchronises."""
@@ -149,7 +157,7 @@ class Engine:
         return self._lay_out(index, self.total)
 
     def width(self, live: int) -> int:
-        """Return the number of lanes for so many live trials; no padding where a CUDA device evaluates each trial alone."""
+        """Return the number of lanes for so many live trials; no padding where each trial is evaluated and moved alone."""
         return live if self.unpadded else lanes(live, self.spare)
 
     def _lay_out(self, index: Tensor, live: int) -> State:

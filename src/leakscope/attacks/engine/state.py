@@ -166,16 +166,18 @@ class Recorder:
 
     def write(self, state: State, boundary: Tensor, marks: tuple[Tensor, Tensor]) -> None:
         """Store mismatch, scalars and guess of trials at a recorded iteration; `marks` (see `on`) avoid a synchronisation."""
-        if not boundary.is_cuda and self.recorded_at.isdisjoint(state.iteration.tolist()):
+        on_host = None if boundary.is_cuda else state.iteration.tolist()
+        if on_host is not None and self.recorded_at.isdisjoint(on_host):
             return
         along = [(state.trace, state.mismatch)]
         along += [(course, state.unknowns[name]) for name, course in state.courses.items()]
         lanes = torch.arange(len(state.lane), device=state.lane.device)
-        for at, places in zip(marks, (along, [(state.snapshots, state.unknowns[GUESS])]), strict=True):
+        parts = ((self.trace_at, along), (self.snapshots_at, [(state.snapshots, state.unknowns[GUESS])]))
+        for at, (iterations, places) in zip(marks, parts, strict=True):
+            if on_host is not None and not any(number in iterations for number in on_host):
+                continue
             slot = torch.searchsorted(at, state.iteration).clamp_max(len(at) - 1)
             written = boundary & (at[slot] == state.iteration)
-            if not written.is_cuda and not bool(written.any()):
-                continue
             for place, source in places:
                 mask = written.reshape(-1, *[1] * (source.ndim - 1))
                 place[lanes, slot] = torch.where(mask, source.to(place.dtype), place[lanes, slot])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -88,31 +87,31 @@ class Ticker:
     def _read(self, state: State, evaluation: Evaluation, tick: int) -> Moment:
         """Update iteration counts, mismatches and outcomes from an evaluation."""
         live = state.outcome == Outcome.RUNNING
-        before = Moment(evaluation.gradient, evaluation.total, state.iteration, tick, self.numbers.now())
-        ended, vanished = self.problem.optimiser.settle(state.memory, before)
-        state.iteration = state.iteration + (ended & live)
+        now = partial(Moment, evaluation.gradient, evaluation.total, tick=tick, numbers=self.numbers.now())
+        ended, vanished = self.problem.optimiser.settle(state.memory, now(iteration=state.iteration))
+        boundary = live if tick == 0 else live & ended
+        state.iteration = state.iteration + (live & ended)
         state.evaluations = state.evaluations + live
         state.mismatch = torch.where(live, evaluation.mismatch, state.mismatch)
-        boundary = live & (ended | (tick == 0))
         finite = torch.isfinite(evaluation.total)
         for g in evaluation.gradient.values():
             finite = finite & torch.isfinite(rows(g).abs().amax(1))
-        state.last = where(live & finite, state.unknowns, state.last)
+        state.last = where(live & finite, state.unknowns, state.last, state.lane)
         self._judge(state, live, boundary, finite, vanished)
         self.recorder.write(state, boundary & finite, self.marks)
-        return replace(before, iteration=state.iteration)
+        return now(iteration=state.iteration)
 
-    def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor) -> None:
-        under = self._under(state)
+    def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor | None) -> None:
         better = boundary & (state.mismatch < state.best * (1 - self.stop.gain))
         state.best = torch.where(better, state.mismatch, state.best)
         state.best_at = torch.where(better, state.iteration, state.best_at)
-        stalled = vanished
+        if vanished is not None:
+            _mark(state, live & vanished, Outcome.STALLED)
         if self.stop.patience is not None:
-            stalled = stalled | (boundary & (state.iteration - state.best_at >= self.stop.patience))
-        _mark(state, live & stalled, Outcome.STALLED)
+            _mark(state, boundary & (state.iteration - state.best_at >= self.stop.patience), Outcome.STALLED)
         _mark(state, boundary & (state.iteration >= self.stop.iterations), Outcome.EXHAUSTED)
-        _mark(state, boundary & under, Outcome.CONVERGED)
+        if self.stop.threshold > 0:
+            _mark(state, boundary & self._under(state), Outcome.CONVERGED)
         _mark(state, live & ~finite, Outcome.DIVERGED)
 
     def _under(self, state: State) -> Tensor:
@@ -126,12 +125,13 @@ class Ticker:
         new, stuck = optimiser.move(
             state.unknowns, state.memory, moment, self.problem.rules, self.problem.facts.knowledge
         )
-        state.unknowns = where(live, new, state.unknowns)
+        state.unknowns = where(live, new, state.unknowns, state.lane)
+        if stuck is None:
+            return
         # a trial that cannot move ends the iteration it is in
         state.iteration = state.iteration + (live & stuck & midway)
-        under = self._under(state)
         _mark(state, live & stuck, Outcome.STALLED)
-        _mark(state, live & stuck & under, Outcome.CONVERGED)
+        _mark(state, live & stuck & self._under(state), Outcome.CONVERGED)
 
 
 class _TickNumbers:
@@ -172,8 +172,13 @@ def _mark(state: State, who: Tensor, outcome: Outcome) -> None:
     state.outcome = torch.where(who, int(outcome), state.outcome)
 
 
-def where(mask: Tensor, new: Tree, old: Tree) -> Tree:
-    """Return the new values of the trials in `mask`, the old ones of the others."""
+def where(mask: Tensor, new: Tree, old: Tree, lane: Tensor | None = None) -> Tree:
+    """Return the new values of the trials in `mask`, the old ones of the others; of padding (`lane` -1) either.
+
+    On a CPU the new values themselves are returned if all trials are in the mask.
+    """
+    if lane is not None and not mask.is_cuda and bool((mask | (lane < 0)).all()):
+        return dict(new)
     return {
         name: torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, old[name]) for name, value in new.items()
     }

@@ -52,11 +52,10 @@ class _OneEvaluation(Protocol):
         del rule, tick
         return ()
 
-    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
+    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, None]:
         """Return that every evaluation after the first ends an iteration."""
         del state
-        ended = torch.full_like(moment.value, moment.tick > 0, dtype=torch.bool)
-        return ended, torch.zeros_like(ended)
+        return torch.full_like(moment.value, moment.tick > 0, dtype=torch.bool), None
 
     def midway(self, state: Memory, moment: Moment) -> Tensor:
         """Return False for every trial."""
@@ -65,7 +64,7 @@ class _OneEvaluation(Protocol):
 
     def move(
         self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
+    ) -> tuple[Tree, None]:
         """Return the unknowns after one step."""
         new = {}
         for name in moving(unknowns, rules, moment.tick):
@@ -73,11 +72,12 @@ class _OneEvaluation(Protocol):
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
             memory = {part: tree[name] for part, tree in state.items()}
             numbers = moment.numbers.get(name) or self.numbers(rule, moment.tick)
-            new[name] = value - self.step(rule.signed(g, moment.iteration), memory, rate, numbers)
-        return {**unknowns, **projected(new, rules, knowledge)}, self.midway(state, moment)
+            step = self.step(rule.signed(g, moment.iteration), memory, rate, numbers)
+            new[name] = torch.sub(value, step, out=step)
+        return {**unknowns, **projected(new, rules, knowledge)}, None
 
     def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:
-        """Return the step of one unknown; its memory changes in place."""
+        """Return the step of one unknown as a new tensor; its memory changes in place."""
 
 
 def _zeros(unknowns: Tree) -> Tree:
@@ -112,7 +112,7 @@ class Adam(_OneEvaluation):
         first = memory["first"].lerp_(g, 1 - b1)
         second = memory["second"].mul_(b2).addcmul_(g, g, value=1 - b2)
         root = second.sqrt().div_(second_scale).add_(self.epsilon)
-        return rate / first_scale * (first / root)
+        return torch.div(first, root, out=root).mul_(rate / first_scale)
 
 
 @dataclass(frozen=True, slots=True)

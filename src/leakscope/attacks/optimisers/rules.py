@@ -186,16 +186,16 @@ class Optimiser(Protocol):
     def begin(self, unknowns: Tree) -> Memory:
         """Return the state before the first evaluation."""
 
-    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
-        """Return (iteration just ended, gradient vanished) per trial."""
+    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor | None]:
+        """Return (iteration just ended, gradient vanished) per trial; None: never."""
 
     def midway(self, state: Memory, moment: Moment) -> Tensor:
         """Return which trials are inside an iteration of several evaluations; one that cannot move ends it."""
 
     def move(
         self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return (new unknowns, could not move) per trial."""
+    ) -> tuple[Tree, Tensor | None]:
+        """Return (new unknowns, could not move) per trial; None: all could."""
 
 
 def column(value: float | Tensor, like: Tensor) -> Tensor | float:
