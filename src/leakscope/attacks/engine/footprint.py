@@ -107,7 +107,7 @@ class Room:
         try:
             _, held, peak, operations = count_bytes(engine.rehearse, left)
         except OverLimitError:
-            raise OverLimitError(f"one trial needs over {_size(self.limit)}") from None
+            raise OverLimitError(f"one trial needs over {_size(max(self.limit, BASE) if on_cpu else self.limit)}") from None
         most = self.stop.iterations * self.problem.optimiser.evaluations
         traced = form in THREADED or (most > trace_after(most) and form != "loop")
         need = Footprint(
@@ -178,7 +178,7 @@ def count_within(limit: int, f: Callable[[], V], model: Model, *, on_cpu: bool) 
     try:
         return count_bytes(f, tensors_within(limit, model, on_cpu))
     except OverLimitError:
-        raise _refusal(OverLimitError(f"one trial needs over {_size(limit)}"), limit) from None
+        raise _refusal(OverLimitError(f"one trial needs over {_size(max(limit, BASE) if on_cpu else limit)}"), limit) from None
 
 
 def tensors_within(limit: int, model: Model, on_cpu: bool) -> int:
