@@ -234,7 +234,7 @@ def run_attempts(
             exact = attempt.entry.most is None
             seconds = budget.left * (EXACT_SHARE if exact else evaluations_of(attempt.entry) / max(rest, 1.0))
             if attempt.may_gain(seconds):
-                report(attempt.entry.name, f"{attempt.clients} clients, {seconds:.0f} s")
+                report(attempt.entry.name, f"{attempt.clients} updates, {seconds:.0f} s")
                 _attempt(exposure, attempt, seconds, budget, run)
 
 

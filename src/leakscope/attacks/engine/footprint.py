@@ -107,7 +107,7 @@ class Room:
         try:
             _, held, peak, operations = count_bytes(engine.rehearse, left)
         except OverLimitError:
-            raise OverLimitError(f"one trial needs over {_size(self.limit)}") from None
+            raise _more_than(self.limit, on_cpu) from None
         most = self.stop.iterations * self.problem.optimiser.evaluations
         traced = form in THREADED or (most > trace_after(most) and form != "loop")
         need = Footprint(
@@ -178,7 +178,7 @@ def count_within(limit: int, f: Callable[[], V], model: Model, *, on_cpu: bool) 
     try:
         return count_bytes(f, tensors_within(limit, model, on_cpu))
     except OverLimitError:
-        raise _refusal(OverLimitError(f"one trial needs over {_size(limit)}"), limit) from None
+        raise _refusal(_more_than(limit, on_cpu), limit) from None
 
 
 def tensors_within(limit: int, model: Model, on_cpu: bool) -> int:
@@ -194,6 +194,11 @@ def network_bytes(model: Model) -> int:
 def bytes_of(values: Iterable[Tensor]) -> int:
     """Return the bytes of tensors."""
     return sum(value.numel() * value.element_size() for value in values)
+
+
+def _more_than(limit: int, on_cpu: bool) -> OverLimitError:
+    """Return that one trial needs more than a limit, and at least what any run on a CPU needs."""
+    return OverLimitError(f"one trial needs over {_size(max(limit, BASE) if on_cpu else limit)}")
 
 
 def _refusal(error: OverLimitError, limit: int) -> TooLargeError:
