@@ -18,6 +18,7 @@ from leakscope.attacks.distances import (
     cosine,
     cosine_per_tensor,
     disagreement,
+    entropy,
     l1,
     l2,
     squared_l2,
@@ -47,6 +48,12 @@ def wrong_share(u: Vector, v: Vector) -> float:
     return float((u[u * v < 0] ** 2).sum() / (u**2).sum())
 
 
+def divergence(u: Vector, v: Vector) -> float:
+    p, q = (np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)]) / np.abs(x).sum() for x in (u, v))
+    terms = [a[a > 0] * np.log(2 * a[a > 0] / (a + b)[a > 0]) for a, b in ((p, q), (q, p))]
+    return float(sum(term.sum() for term in terms)) / 2
+
+
 SLOW: dict[str, Callable[[list[Vector], list[Vector]], float]] = {
     "squared_l2": lambda u, v: sum(float(((a - b) ** 2).sum()) for a, b in zip(u, v, strict=True)),
     "l2": lambda u, v: float(np.linalg.norm(np.concatenate(u) - np.concatenate(v))),
@@ -57,6 +64,7 @@ SLOW: dict[str, Callable[[list[Vector], list[Vector]], float]] = {
     "angle_per_tensor": lambda u, v: float(np.mean([2 * one_minus_cosine(x, y) for x, y in zip(u, v, strict=True)])),
     "angle": lambda u, v: 2 * one_minus_cosine(np.concatenate(u), np.concatenate(v)),
     "disagreement": lambda u, v: float(np.mean([wrong_share(a, b) for a, b in zip(u, v, strict=True)])),
+    "entropy": lambda u, v: divergence(np.concatenate(u), np.concatenate(v)),
 }
 
 
@@ -100,7 +108,7 @@ def test_derivatives_pass_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(value, [v.clone().requires_grad_() for v in a.values()])
 
 
-BLIND = pytest.mark.parametrize("distance", [cosine, cosine_per_tensor, angle, disagreement])
+BLIND = pytest.mark.parametrize("distance", [cosine, cosine_per_tensor, angle, disagreement, entropy])
 
 
 @BLIND
@@ -154,3 +162,7 @@ def test_signs_say_nothing_where_zero_was_observed_and_everything_where_all_are_
     a = tree(0)
     assert disagreement(a, scale(a, 0.0)) == 0
     assert_close(disagreement(a, scale(a, -2.0)), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_the_entropy_distance_of_opposed_updates_is_log_two() -> None:
+    assert float(entropy(tree(3), scale(tree(3), -2.0))) == pytest.approx(np.log(2), rel=1e-9)

@@ -24,8 +24,8 @@ from leakscope.attacks.defended import (
 from leakscope.attacks.deep_prior import ThroughGenerator as ThroughGenerator, deep_prior as deep_prior
 from leakscope.attacks.distances import (
     DISTANCES as DISTANCES, Distance as Distance, angle as angle, angle_per_tensor as angle_per_tensor,
-    cosine as cosine, cosine_per_tensor as cosine_per_tensor, disagreement as disagreement, l1 as l1, l2 as l2,
-    l2_per_tensor as l2_per_tensor, squared_l2 as squared_l2,
+    cosine as cosine, cosine_per_tensor as cosine_per_tensor, disagreement as disagreement,
+    entropy as entropy, l1 as l1, l2 as l2, l2_per_tensor as l2_per_tensor, squared_l2 as squared_l2,
 )  # fmt: skip
 from leakscope.attacks.dlfa import (
     CopiesStart as CopiesStart, EpochCopies as EpochCopies, EveryCopy as EveryCopy, LayerMatch as LayerMatch,

@@ -11,6 +11,11 @@ from leakscope.core.tree import TINY, Tree, dot, scale, squared_norm, subtract
 
 Distance = Callable[[Tree, Tree], Tensor]
 SHORTEST = 1e-36  # squared length below which a direction is meaningless in float32
+LEAST_SUM, LEAST_SHARE, LEAST_RATIO = (
+    1e-30,
+    1e-12,
+    1e-6,
+)  # of absolute values, of one share, and of two shares: finite in float32
 
 
 def squared_l2(simulated: Tree, observed: Tree) -> Tensor:
@@ -76,6 +81,29 @@ def disagreement(simulated: Tree, observed: Tree) -> Tensor:
     return torch.stack(each).mean()
 
 
+def entropy(simulated: Tree, observed: Tree) -> Tensor:
+    """Return the Jensen-Shannon divergence of the two updates, each read as shares of its absolute sum, in nats.
+
+    With p and q the shares, coordinates of either sign apart: `sum p log(p / m) / 2 + sum q log(q / m) / 2`, m = (p + q) / 2. 0 when the
+    updates point the same way, log 2 when no coordinate has the same sign in both. Invariant to scale. CPL names such a distance as an
+    alternative and gives no formula.
+    """
+    shares = [_shares(tree) for tree in (simulated, observed)]
+    p, q = ({n: torch.cat([v.relu().flatten(), (-v).relu().flatten()]) for n, v in each.items()} for each in shares)
+    each = [_excess(p[name], q[name]) + _excess(q[name], p[name]) for name in p]
+    return torch.stack(each).sum() / 2
+
+
+def _shares(tree: Tree) -> Tree:
+    whole = torch.stack([value.abs().sum() for value in tree.values()]).sum()
+    return {name: value / whole.clamp_min(LEAST_SUM) for name, value in tree.items()}
+
+
+def _excess(p: Tensor, q: Tensor) -> Tensor:
+    """Return `sum p log(p / m)`, with the logarithm of a number near 1 by its distance from 1."""
+    return (p * torch.log1p(((p - q) / (p + q + LEAST_SHARE)).clamp_min(LEAST_RATIO - 1))).sum()
+
+
 DISTANCES: dict[str, Distance] = {
     "squared_l2": squared_l2,
     "l2": l2,
@@ -86,6 +114,7 @@ DISTANCES: dict[str, Distance] = {
     "angle": angle,
     "angle_per_tensor": angle_per_tensor,
     "disagreement": disagreement,
+    "entropy": entropy,
 }
 FLOORED = (squared_l2, l2)
 SCALED = (squared_l2, l2, l2_per_tensor, l1)  # those that depend on the scale of an update
