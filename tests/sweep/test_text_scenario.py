@@ -64,6 +64,23 @@ def test_the_span_test_is_exact_the_bag_complete_and_the_baselines_are_neither(d
         assert scores(run, name)["whole"] == 0
 
 
+def test_short_sentences_are_padded_masked_and_recovered_without_their_padding(tmp_path: Path) -> None:
+    data = {"name": "alice_sonnets", "length": 9, "shortest": 3, "samples": 2, "first": 20}
+    model = {"name": "bert", "width": 64, "heads": 2}
+    scenario = scenario_of(SCENARIO | {"data": data, "model": model, "attacks": ["span_test", TAG]})
+    run_scenario(scenario, tmp_path / "run", engine=serial, measure=False)
+    run = Run.open(tmp_path / "run")
+    span, tag = (next(c for c in run.cells() if c.axes.get("attack") == name) for name in ("span_test", "tag"))
+    assert scores(run, "span_test")["whole"] == scores(run, "span_test")["proved_share"] == 1
+    truths = torch.cat([run.tensors(record.trial)["truth"] for record in run.records(cell=span.id)])
+    assert bool((truths == 0).any())
+    for record in run.records(cell=tag.id):  # the attacker knows which places hold padding
+        tensors = run.tensors(record.trial)
+        assert torch.equal((tensors["inputs"] == 0).sum(1).sort().values, (tensors["truth"] == 0).sum(1).sort().values)
+    table = sentence_tables(run)[0]
+    assert "<pad>" not in {word for each in table.shown for word in (*each.truth, *each.guess)}
+
+
 def test_stored_sentences_are_token_numbers_beside_their_truth(directory: Path) -> None:
     run = Run.open(directory)
     cell = next(cell for cell in run.cells() if cell.axes.get("attack") == "span_test")

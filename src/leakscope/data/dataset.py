@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 Index = int | slice | Sequence[int] | Array | Tensor
 Kind = Literal["image", "table", "text"]
 Part = Literal["train", "test"]
+PADDING = "<pad>"  # the first word of a vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -75,6 +76,12 @@ class Dataset:
     def classes(self) -> int:
         """The number of classes."""
         return len(self.class_names)
+
+    @property
+    def padding(self) -> int | None:
+        """The token that fills short sentences; None if none is short."""
+        short = self.words[:1] == (PADDING,) and not (self.x_train.all() and self.x_test.all())
+        return 0 if short else None
 
     def size(self, part: Part) -> int:
         """Return the number of examples in a part."""

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
-from leakscope.data.dataset import Dataset
+from leakscope.data.dataset import PADDING, Dataset
 
 BUNDLED = Path(__file__).parent / "bundled"
 ALICE_SONNETS, GENERATED = "alice_sonnets", "grammar"
-PADDING, UNKNOWN = "<pad>", "<unk>"
+UNKNOWN = "<unk>"
 WORD = re.compile(r"[a-z']*[a-z][a-z']*")
 # fmt: off
 GRAMMAR: dict[str, tuple[tuple[str, ...], ...]] = {  # the first rule of a kind is the likeliest
@@ -45,12 +45,15 @@ class TextSet:
     labels: tuple[int, ...] = field(repr=False)
     class_names: tuple[str, ...]
 
-    def tokens(self, length: int) -> tuple[Tensor, Tensor, Words]:
-        """Return the first `length` words of all sentences that have as many (M x length), their labels, and the vocabulary."""
-        words = words_of(self.sentences)
-        long = [number for number, text in enumerate(self.sentences) if len(split_words(text)) >= length]
+    def tokens(self, length: int, *, shortest: int | None = None) -> tuple[Tensor, Tensor, Words]:
+        """Return the first `length` words of sentences (M x length), their labels, and the vocabulary.
+
+        Sentences with fewer words than `shortest` (`length` if None) are left out, others that are too short are padded.
+        """
+        words, least = words_of(self.sentences), length if shortest is None else shortest
+        long = [number for number, text in enumerate(self.sentences) if len(split_words(text)) >= least]
         if not long:
-            raise InputError(f"{self.name} has no sentence of {length} words")
+            raise InputError(f"{self.name} has no sentence of {least} words")
         labels = torch.tensor([self.labels[number] for number in long])
         return words.encode([self.sentences[number] for number in long], length), labels, words
 
@@ -104,15 +107,18 @@ def words_of(sentences: Iterable[str], most: int | None = None) -> Words:
     return Words((PADDING, UNKNOWN, *ranked[:most]))
 
 
-def sentence_set(name: str = ALICE_SONNETS, *, length: int | None = None, words: int | None = None) -> Dataset:
+def sentence_set(
+    name: str = ALICE_SONNETS, *, length: int | None = None, words: int | None = None, shortest: int | None = None
+) -> Dataset:
     """Return the first `length` words (8 if None) of the bundled or of generated sentences as a data set.
 
-    Sentences with fewer words are left out. Every second one is in the part `test`. `words` is the vocabulary of the generator.
+    Sentences with fewer words are left out, with `shortest` only those with fewer than so many; the others are padded. Every second
+    sentence is in the part `test`. `words` is the vocabulary of the generator.
     """
     source = (
         load_text() if name == ALICE_SONNETS else generate_text(NUMBER, vocabulary=WORDS if words is None else words)
     )
-    tokens, labels, known = source.tokens(LENGTH if length is None else length)
+    tokens, labels, known = source.tokens(LENGTH if length is None else length, shortest=shortest)
     x, y = tokens.numpy().astype(np.int32), labels.numpy()
     return Dataset(
         name=name, kind="text", x_train=x[::2], y_train=y[::2], x_test=x[1::2], y_test=y[1::2],

@@ -13,26 +13,26 @@ from leakscope.models.transformer_text import bert, gpt
 
 def gpt_classifier(
     *, input_shape: Sequence[int] = (8,), classes: int = 2, vocabulary: int = 2000, width: int = 128, heads: int = 4,
-    depth: int = 3, ratio: int = 4, pre_norm: bool = True, dropout: float = 0.0, kind: str = "learned",
+    depth: int = 3, ratio: int = 4, pre_norm: bool = True, dropout: float = 0.0, kind: str = "learned", padding: int | None = None,
 ) -> nn.Module:  # fmt: skip
     """Return a small GPT that classifies sentences by their last token."""
     return TokensFromNumbers(
         gpt(
             vocabulary=vocabulary, positions=_length(input_shape), width=width, heads=heads, depth=depth, ratio=ratio,
-            classes=classes, pre_norm=pre_norm, dropout=dropout, kind=kind,
+            classes=classes, pre_norm=pre_norm, dropout=dropout, kind=kind, padding=padding,
         )
     )  # fmt: skip
 
 
 def bert_classifier(
     *, input_shape: Sequence[int] = (8,), classes: int = 2, vocabulary: int = 2000, width: int = 128, heads: int = 4,
-    depth: int = 3, ratio: int = 4, pre_norm: bool = False, dropout: float = 0.0, kind: str = "learned",
+    depth: int = 3, ratio: int = 4, pre_norm: bool = False, dropout: float = 0.0, kind: str = "learned", padding: int | None = None,
 ) -> nn.Module:  # fmt: skip
     """Return a small BERT that classifies sentences by their first token."""
     return TokensFromNumbers(
         bert(
             vocabulary=vocabulary, positions=_length(input_shape), width=width, heads=heads, depth=depth, ratio=ratio,
-            classes=classes, pre_norm=pre_norm, dropout=dropout, kind=kind,
+            classes=classes, pre_norm=pre_norm, dropout=dropout, kind=kind, padding=padding,
         )
     )  # fmt: skip
 

@@ -82,6 +82,15 @@ def expose(
     return Exposure(model, client, batch, tuple(seeds), observation, knowledge, facts)
 
 
+def with_places(exposure: Exposure, padding: int | None) -> tuple[Exposure, bool]:
+    """Return the exposure to attackers who know which places of sentences hold padding, and whether any does."""
+    real = None if padding is None else exposure.batch.inputs.ne(padding)
+    if real is None or bool(real.all()):
+        return exposure, False
+    informed = None if exposure.informed is None else replace(exposure.informed, real=real)
+    return replace(exposure, knowledge=replace(exposure.knowledge, real=real), informed=informed), True
+
+
 def is_defended(client: Client) -> bool:
     """Return whether a client defends its update, its data or its network."""
     return bool(client.defences) or client.on_data is not None or client.on_model is not None

@@ -55,13 +55,16 @@ def guess_sentences(name: str, truth: Batch, data: Dataset, private: Part, seeds
     public = data.pictures("train" if private == "test" else "test", slice(None)).long()
     if len(public) < LEAST_PUBLIC:
         raise InputError(f"null baselines of sentences need {LEAST_PUBLIC} public ones, {data.name} has {len(public)}")
-    frequent, found = most_frequent(public), []
-    for sentences, seed in zip(truth.inputs.long().tolist(), seeds, strict=True):
-        guesses = null_guesses(sentences, frequent, public, seed)
+    padding = data.padding
+    frequent, guess = without_padding(most_frequent(public), padding), torch.full_like(truth.inputs, padding or 0)
+    for trial, (sentences, seed) in enumerate(zip(truth.inputs.long().tolist(), seeds, strict=True)):
+        true = [without_padding(each, padding) for each in sentences]
+        guesses = null_guesses(true, frequent, public, seed, padding)
         if name not in guesses:
             raise InputError(f"{name} has no public sentence that differs from the private ones")
-        found.append(guesses[name])
-    return guessed(torch.tensor(found).float(), truth.labels)
+        for place, tokens in enumerate(guesses[name]):
+            guess[trial, place, : len(tokens)] = torch.tensor(tokens).to(guess)
+    return guessed(guess.float(), truth.labels)
 
 
 def _unigrams(public: Tensor, number: int, draw: torch.Generator) -> Guesses:

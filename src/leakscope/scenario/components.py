@@ -74,7 +74,9 @@ ATTACKERS: Mapping[str, Callable[..., Attack]] = ChainMap[str, Callable[..., Att
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
 KINDS = {  # by the field that holds such a component
     "attack": Kind("attack", ATTACKERS),
-    "model": Kind("model", ChainMap(MODELS, TEXT_MODELS), frozenset({"input_shape", "classes", "vocabulary"})),
+    "model": Kind(
+        "model", ChainMap(MODELS, TEXT_MODELS), frozenset({"input_shape", "classes", "vocabulary", "padding"})
+    ),
     "weights": Kind("initialisation", INITS),
     "defences": Kind("defence", DEFENCES),
     "start": Kind("start", {**STARTS, "insider": PublicExample}),

@@ -56,7 +56,8 @@ def words_of_data(cell: Cell) -> tuple[str, ...] | None:
     data = cell.settings.get("data")
     chosen = dict(data) if isinstance(data, Mapping) else {}
     with contextlib.suppress(InputError, TypeError, ValueError):
-        return sentence_set(str(chosen.get("name")), length=chosen.get("length"), words=chosen.get("words")).words
+        sizes = {name: chosen.get(name) for name in ("length", "words", "shortest")}
+        return sentence_set(str(chosen.get("name")), **sizes).words
     return None
 
 

@@ -13,7 +13,7 @@ from leakscope.models.checkpoint import Checkpoint
 RESULTS = 7  # increased when a change of leakscope changes trial results
 BESIDE = ("name", "trials", "seeds", "baselines")
 ADDED: dict[str, dict[str, object]] = {  # settings younger than stored runs: at these values a cell keeps its id
-    "data": {"length": None, "words": None},
+    "data": {"length": None, "words": None, "shortest": None},
     "client": {"sends_buffers": False, "norm": None, "aggregate": 1, "censor": 0},
     "knowledge": {"norm": None},
     "attack": {"bn": 0.0, "position": 0.0},

@@ -12,7 +12,7 @@ from leakscope.core.model import Mode
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.data.resizing import MOST_SIDE
-from leakscope.data.text import GENERATED
+from leakscope.data.text import GENERATED, LENGTH
 
 MOST_LENGTH, LEAST_WORDS, MOST_WORDS = 512, 10, 50_000
 
@@ -36,6 +36,9 @@ class DataChoice:
     mix: Literal["given", "random", "equal", "two"] = "given"  # random: any labels; equal: one class; two: two
     size: int | None = None  # images are resized to size x size before the client sees them
     length: int | None = None  # words of a sentence (8), longer ones are cut and shorter ones left out
+    shortest: int | None = (
+        None  # least words of a sentence: shorter ones than `length` are padded, and the network masks padding
+    )
     words: int | None = None  # vocabulary of generated sentences (2000)
 
     def __post_init__(self) -> None:
@@ -50,6 +53,9 @@ class DataChoice:
             raise InputError(f"DataChoice.size must be in 1 .. {MOST_SIDE}, got {self.size}")
         if self.length is not None and (kind != "text" or not 1 <= self.length <= MOST_LENGTH):
             raise InputError(f"DataChoice.length is for sentences, in 1 .. {MOST_LENGTH}, got {self.length}")
+        longest = LENGTH if self.length is None else self.length
+        if self.shortest is not None and (kind != "text" or not 1 <= self.shortest <= longest):
+            raise InputError(f"DataChoice.shortest is for sentences, in 1 .. {longest}, got {self.shortest}")
         if self.words is not None and (self.name != GENERATED or not LEAST_WORDS <= self.words <= MOST_WORDS):
             raise InputError(f"DataChoice.words is for {GENERATED}, in {LEAST_WORDS} .. {MOST_WORDS}, got {self.words}")
 

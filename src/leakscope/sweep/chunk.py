@@ -29,6 +29,7 @@ from leakscope.models import draw_parameters
 from leakscope.play import AttackResult, Exposure, expose, join
 from leakscope.play import attack as run_attack
 from leakscope.play.dishonest import expose_manipulated
+from leakscope.play.exposure import with_places
 from leakscope.scenario import Problem
 from leakscope.scenario.cell import CellSettings, read_baseline, read_settings
 from leakscope.servers import Manipulation
@@ -194,7 +195,7 @@ def expose_chunk(chunk: Chunk) -> Exposure:
         )
         _check_finite(chunk, group, exposure.observation)
         exposures.append(exposure)
-    exposure = join(exposures)
+    exposure, _ = with_places(join(exposures), data_of(chunk.settings().data).padding)
     if exposure.informed is None or exposure.informed.policies:
         return exposure  # transformations differ between rounds, so the mean update belongs to no image
     observation, facts = merge_rounds(exposure.observation, exposure.informed)
@@ -284,7 +285,7 @@ def _parts(chunk: Chunk, truth: Batch) -> Iterator[tuple[CellSettings, list[Tria
 def client_key(settings: CellSettings) -> str:
     """Return the part of a cell that must be equal for its clients to train as one batch."""
     chosen = settings.data
-    data = (chosen.name, chosen.part, chosen.size, chosen.length, chosen.words)
+    data = (chosen.name, chosen.part, chosen.size, chosen.length, chosen.words, chosen.shortest)
     return repr((data, settings.weights, settings.model)) + shape_of(client_of(settings))
 
 

@@ -48,17 +48,18 @@ def _read(name: str) -> Dataset:
 
 def data_of(choice: DataChoice) -> Dataset:
     """Return the data set of a cell."""
-    data = _stored(choice.name, choice.length, choice.words)
+    data = _stored(choice.name, choice.length, choice.words, choice.shortest)
     return data if choice.size is None else replace(data, side=choice.size)
 
 
-def _stored(name: str, length: int | None, words: int | None) -> Dataset:
-    return load_data(name) if length is None and words is None else _sentences(name, length, words)
+def _stored(name: str, length: int | None, words: int | None, shortest: int | None) -> Dataset:
+    sizes = (length, words, shortest)
+    return load_data(name) if all(each is None for each in sizes) else _sentences(name, *sizes)
 
 
 @functools.lru_cache(maxsize=8)
-def _sentences(name: str, length: int | None, words: int | None) -> Dataset:
-    return sentence_set(name, length=length, words=words)
+def _sentences(name: str, length: int | None, words: int | None, shortest: int | None) -> Dataset:
+    return sentence_set(name, length=length, words=words, shortest=shortest)
 
 
 def scaling_of(choice: DataChoice) -> Scaling:
@@ -85,7 +86,10 @@ def model_text(model: ModelChoice, data: Dataset) -> str:
 
 
 def settings_for(model: ModelChoice, data: Dataset) -> dict[str, Any]:
-    """Return a network's settings; of one over tokens with the vocabulary of the data. Refuse a network of another kind of data."""
+    """Return a network's settings; of one over tokens with the vocabulary and padding of the data.
+
+    Refuse a network of another kind of data.
+    """
     text = data.kind == "text"
     if (model.name in TEXT_MODELS) != text:
         what = (
@@ -94,7 +98,8 @@ def settings_for(model: ModelChoice, data: Dataset) -> dict[str, Any]:
             else f"is for sentences, {data.name} holds none"
         )
         raise InputError(f"{model.name} {what}")
-    return {**model.settings, **({"vocabulary": len(data.words)} if text else {})}
+    padding = {} if data.padding is None else {"padding": data.padding}
+    return {**model.settings, **({"vocabulary": len(data.words)} if text else {}), **padding}
 
 
 @until_registration
@@ -112,9 +117,11 @@ def _network(
 
 @until_registration
 @functools.lru_cache(maxsize=32)
-def fingerprint(name: str, part: Part, length: int | None = None, words: int | None = None) -> str:
+def fingerprint(
+    name: str, part: Part, length: int | None = None, words: int | None = None, shortest: int | None = None
+) -> str:
     """Return a hash of a part's examples, so that a trial on other data has another id."""
-    data = _stored(name, length, words)
+    data = _stored(name, length, words, shortest)
     digest = hashlib.sha256()
     for array in (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test):
         digest.update(f"{array.shape}{array.dtype}".encode())

@@ -104,7 +104,7 @@ def _key(settings: CellSettings) -> str:
 
 
 def _data(choice: DataChoice) -> tuple[object, ...]:
-    return (choice.name, choice.samples, choice.scaling, choice.size, choice.length, choice.words)
+    return (choice.name, choice.samples, choice.scaling, choice.size, choice.length, choice.words, choice.shortest)
 
 
 def _kind(defence: Defence) -> tuple[str, bool]:

@@ -58,7 +58,7 @@ def _trials(cells: Sequence[Cell], settings: Mapping[int, CellSettings | Baselin
     items: dict[DataChoice, list[tuple[int, ...]]] = {}
     for place, cell in enumerate(cells):
         chosen, data = settings[place], settings[place].data
-        digest = fingerprint(data.name, data.part, data.length, data.words)
+        digest = fingerprint(data.name, data.part, data.length, data.words, data.shortest)
         known = items.setdefault(data, [])
         known += [items_of(data, number) for number in range(len(known), chosen.trials)]
         for base in chosen.seeds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from leakscope.core.progress import Reporter
 from leakscope.core.types import Outcome
 from leakscope.models.dropout import KeyedDropout
 from leakscope.play import Exposure, reconstruct
+from leakscope.play.exposure import with_places
 from leakscope.play.text_leak import TextLeak
 
 PROBE = 8  # evaluations of which the pace is taken
@@ -88,15 +89,6 @@ def search_tokens(
         untested.append(Untested(MASKS, "not implemented: masks are solved for exactly or not at all"))
         unfinished.append(MASKS)
     return Searched(tuple(leaks), tuple(lines), tuple(untested), tuple(unfinished))
-
-
-def with_places(exposure: Exposure, padding: int | None) -> tuple[Exposure, bool]:
-    """Return the exposure to attackers who know which places of sentences hold padding, and whether any does."""
-    real = None if padding is None else exposure.batch.inputs.ne(padding)
-    if real is None or bool(real.all()):
-        return exposure, False
-    informed = None if exposure.informed is None else replace(exposure.informed, real=real)
-    return replace(exposure, knowledge=replace(exposure.knowledge, real=real), informed=informed), True
 
 
 def fitting_iterations(exposure: Exposure, make: Callable[..., TokenMatching], seconds: float) -> int:
