@@ -275,6 +275,20 @@ def test_examples_that_wake_a_unit_alone_come_back_exactly(samples: int, scaling
     assert paired(found.inputs, batch.inputs).max() < 1e-8
 
 
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("power", [-80, 40])
+def test_the_size_of_an_update_changes_nothing(samples: int, power: int) -> None:
+    """A quotient has no unit: a loss that is scaled down hides nothing."""
+    model, weights, x = trapped(samples, Scaling())
+    seen, knowledge, _ = play(model, x, weights=weights)
+    other = replace(
+        seen, rounds=tuple(replace(r, sent={n: v * 2.0**power for n, v in r.sent.items()}) for r in seen.rounds)
+    )
+    first, second = (analytic().run(model, each, knowledge, SEEDS[: len(x)]) for each in (seen, other))
+    assert torch.equal(first.inputs, second.inputs)
+    assert torch.equal(first.outcome, second.outcome)
+
+
 def test_examples_come_back_from_a_weight_update_too() -> None:
     model, weights, x = trapped(3, Scaling())
     found, batch = recover(model, x, Client(LocalTraining(rate=0.01)), weights=weights)

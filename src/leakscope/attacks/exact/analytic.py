@@ -31,6 +31,7 @@ from leakscope.learning.losses import LOSSES
 FEW = 2  # bits
 MOST_ROWS = 4096  # units of a batch that are divided: those with the largest bias gradients
 BOX, SAME = 1e-4, 1e-5  # mean squares: distance from the box of valid values, and between two copies of an example
+MOST_POWER = 120  # of two: a float32 holds its inverse too
 FAINT = 1e-6  # bias gradient, relative to the largest, below which rounding decides the quotient
 
 
@@ -74,6 +75,7 @@ class Analytic:
                 torch.cat([mean, *(r[name] for r in seen)], 1)
                 for mean, name in ((weight, entry.weight), (bias, entry.bias))
             )
+        weight, bias = _scaled(weight, bias)
         flat = recover(weight, bias, knowledge, execution.over) if pairs is None else _recover_one(weight, bias, pairs)
         fit = relative_residual(weight, bias, flat, pairs)
         labels = labels_of(model, observation, knowledge, seeds)
@@ -97,6 +99,12 @@ def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seed
         why = str(error).partition("; use ")[0]  # the hint to use another label rule does not apply
         warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
         return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
+
+
+def _scaled(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both gradients of each trial times the power of two that makes the largest bias gradient about 1; quotients keep bits."""
+    power = -torch.frexp(bias.abs().amax(1)).exponent.clamp(-MOST_POWER, MOST_POWER)
+    return torch.ldexp(weight, power[:, None, None]), torch.ldexp(bias, power[:, None])
 
 
 def first_layer(
