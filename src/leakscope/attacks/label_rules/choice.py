@@ -6,7 +6,9 @@ residual says little, and `counts` needs less of it. Else those of `calibrated` 
 `SMALL`. Otherwise the network has learned too much for whole numbers, and the estimate depends on how labels were drawn. Drawn alike
 from all classes, `calibrated` is the best linear estimate. Labels are uneven if there are fewer than classes, if the bias gradient
 is larger than labels drawn alike make it (`_size`), or if iLRG's classes explain the whole gradient of the last layer (residual
-below `EXPLAINED`): then the mean of `ilrg` and of `calibrated` with its deviations stretched is taken.
+below `EXPLAINED`): then the mean of `ilrg` and of `calibrated` with its deviations stretched is taken. A gradient too large for
+labels drawn alike, but below the share `FEW` of what a single class causes, shows a mean prediction that is off: they are shrunk then,
+unless iLRG's classes explain the gradient.
 No truth is read.
 """
 
@@ -32,6 +34,7 @@ ILRG = 2  # its place among the rules
 CUT = 0.1  # of the bias gradient: where iLRG cuts more of its shares, what is left of them is whole without evidence
 EXPLAINED = 0.5  # 0.1 to 0.5 for clients of three classes, above 0.75 for labels of all
 STRETCH = 4.0
+FEW = 0.1  # of the gradient's size under labels of a single class: three of ten classes make it 0.26
 UNEVEN = 2.0  # standard deviations of the gradient's size under labels drawn alike
 
 
@@ -77,7 +80,9 @@ def _estimate(even: Tensor, fit: ClassFit, total: Tensor) -> Tensor:
     """Return shares (T x C) for a network that has learned: `even` for labels drawn alike, else a mean with those of the fit."""
     classes, explained = even.shape[1], (fit.residual < EXPLAINED)[:, None]
     size = _size(even, total) / (1 + UNEVEN * math.sqrt(2 / max(classes - 1, 1)))
-    stretch = torch.where(explained, STRETCH, size.clamp_min(1))
+    # too large for labels drawn alike, too small for few classes: the mean prediction is off, not the labels
+    few = torch.where(_size(even, total) > FEW * total, size, size.rsqrt())
+    stretch = torch.where(explained, STRETCH, torch.where(size > 1, few, 1.0))
     wide = (1 / classes + stretch * (even - 1 / classes)).clamp_min(0)
     mean = (wide / wide.sum(1, keepdim=True) + fit.share / fit.share.sum(1, keepdim=True).clamp_min(1e-12)) / 2
     return torch.where(explained | (size > 1) | (total < classes), mean, even)
