@@ -44,7 +44,7 @@ from leakscope.servers.manipulation import Manipulation, dishonest_weights
 from leakscope.servers.soliton import SolitonBiases
 from leakscope.servers.trap_weights import TrapWeights
 
-PUBLIC = 10_000
+PUBLIC, LEAST = 10_000, 1_000  # public images at most, and at least
 HONEST = Client()
 LOCAL = Client(local=LocalTraining(epochs=5, batch_size=16))
 PAPER = "0.772 (100 clients)"
@@ -140,7 +140,7 @@ def places(row: Row, batches: int) -> tuple[list[int], list[int]]:
     """Return where the private images of all batches are, and the public ones; test images are counted before training images."""
     data, private = load(row.data), row.batch * batches
     tests, every = data.size("test"), data.size("test") + data.size("train")
-    if private > every - row.batch:
+    if private > every - LEAST:
         raise SystemExit(f"{row.data} has {every} images, too few for {batches} batches of {row.batch} and public ones")
     if private <= tests:
         return list(range(private)), list(range(tests, every))[:PUBLIC]
