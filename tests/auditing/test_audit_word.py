@@ -97,7 +97,8 @@ def test_an_attack_that_diverged_on_every_client_supports_no_good_grade(
         ends = torch.full((4,), int(Outcome.CONVERGED))
         ends[:diverged] = int(Outcome.DIVERGED)
         run = judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name=name)
-        ended = replace(run.reconstruction, outcome=ends, evaluations=torch.full((4,), evaluations))
+        steps = torch.full((4,), evaluations)
+        ended = replace(run.reconstruction, outcome=ends, evaluations=steps, iterations=steps)
         attempts.append(Attempt[AttackResult](Entry(name, lambda _: cpl(), 4800), 4))
         attempts[-1].take(replace(run, reconstruction=ended), None)
     null = judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name="null")
@@ -115,17 +116,38 @@ def test_a_leak_that_was_found_stands_and_passes_no_gate(world: Exposure, hits: 
     assert made.failures({}) == []
 
 
-@pytest.mark.parametrize(("diverged", "broken"), [(1, False), (2, True), (4, True)])
-def test_an_attack_that_diverged_on_half_of_the_clients_has_failed(
-    world: Exposure, diverged: int, broken: bool
+@pytest.mark.parametrize("end", ["diverged", "converged before the first iteration"])
+@pytest.mark.parametrize(("lost", "broken"), [(1, False), (2, True), (4, True)])
+def test_an_attack_that_got_nowhere_on_half_of_the_clients_has_failed(
+    world: Exposure, end: str, lost: int, broken: bool
 ) -> None:
     run = judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name="cpl")
     ends = torch.full_like(run.reconstruction.outcome, int(Outcome.CONVERGED))
-    ends[:diverged] = int(Outcome.DIVERGED)
     steps = torch.full_like(run.reconstruction.evaluations, 40)
+    iterations = steps.clone()
+    if end == "diverged":
+        ends[:lost] = int(Outcome.DIVERGED)
+    else:
+        iterations[:lost] = 0
+    ended = replace(run.reconstruction, outcome=ends, evaluations=steps, iterations=iterations)
     attempt = Attempt[Any](Entry("cpl", lambda _: None, 300), world.trials)  # type: ignore[arg-type, return-value]
-    attempt.take(replace(run, reconstruction=replace(run.reconstruction, outcome=ends, evaluations=steps)), None)
+    attempt.take(replace(run, reconstruction=ended), None)
     assert attempt.broken is broken
+
+
+def test_cpl_on_updates_below_its_threshold_has_failed() -> None:
+    """With faint weights all gradients are near each other: cpl ends at once and has shown nothing."""
+    module = conv()
+    with torch.no_grad():
+        for name in ("0.weight", "3.weight"):
+            module.get_parameter(name).mul_(1e-4)
+    exposure = expose_clients(make_subject(Target(model=module, **sample())), 4, 0)
+    entry = Entry("cpl", lambda most: cpl(iterations=most), 300)
+    ended = reconstruct(exposure, entry, 300)
+    attempt = Attempt[AttackResult](entry, exposure.trials)
+    attempt.take(judge(exposure.batch, ended, name="cpl"), None)
+    assert bool((ended.outcome == Outcome.CONVERGED).all())
+    assert attempt.broken
 
 
 def test_label_recovery_that_breaks_supports_no_good_grade(world: Exposure, monkeypatch: pytest.MonkeyPatch) -> None:

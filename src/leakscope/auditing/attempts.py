@@ -212,7 +212,11 @@ class Attempt(Generic[V]):
         idle = bool(((ends.outcome == Outcome.STALLED) | diverged).all())
         if not idle or int(ends.evaluations.max()) > 1:
             done = result.all_recovered if isinstance(result, AttackResult) else torch.zeros_like(diverged)
-            self.broken = 2 * int((diverged & ~done).sum()) >= len(diverged)  # what it did not recover says little
+            # below an absolute threshold before the first iteration: the update is too small for it
+            blind = (ends.outcome == Outcome.CONVERGED) & (ends.iterations == 0) & (self.entry.most is not None)
+            self.broken = 2 * int(((diverged | blind) & ~done).sum()) >= len(
+                done
+            )  # what it did not recover says little
             return
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"
