@@ -220,6 +220,13 @@ def test_a_scan_prints_its_suspects_and_shows_a_table_in_a_notebook() -> None:
     assert result._repr_html_().count("<tr>") == 1 + len(result.lines)
 
 
+@pytest.mark.parametrize("text", ["", "abc", 64 * "g", 65 * "a"])
+def test_text_that_is_no_hash_is_refused(text: str) -> None:
+    """A mistyped hash must not look like another model."""
+    with pytest.raises(InputError, match="hashes"):
+        scan(traps.dense(), hashes=[text])
+
+
 def test_hashes_of_other_clients_decide() -> None:
     own = scan(traps.dense()).hash
     assert own == scan(copy.deepcopy(traps.dense())).hash

@@ -140,7 +140,7 @@ def _padded(client: LocalTraining | Client | None, examples: int) -> bool:
 def check_module(model: object) -> None:
     """Refuse anything but an nn.Module."""
     if not isinstance(model, nn.Module):
-        raise InputError(f"audit needs an nn.Module, got {type(model).__name__}")
+        raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")
 
 
 def check_batch(model: Model, client: Client, examples: int) -> None:

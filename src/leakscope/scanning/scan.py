@@ -7,6 +7,7 @@ safe, and what did not run is a line "not tested".
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -233,6 +234,10 @@ def _round_lines(
 def _hash_line(own: str, others: Sequence[str]) -> ScanLine:
     if not others:
         return ScanLine(Test.HASH, Verdict.SHOWN, own, note="no hash of another client was given")
-    differing = [each for each in others if each.strip().lower() != own]
+    others = [each.strip().lower() for each in others]
+    for each in others:
+        if not re.fullmatch("[0-9a-f]{64}", each):
+            raise InputError(f"hashes must be 64 hexadecimal digits, as the scan prints them, got {each[:80]!r}")
+    differing = [each for each in others if each != own]
     verdict = Verdict.SUSPECT if differing else Verdict.USUAL
     return ScanLine(Test.HASH, verdict, own, note=f"{len(differing)} of {len(others)} other clients got another model")
