@@ -129,11 +129,12 @@ def _recordings() -> tuple[tuple[Item, Recorded], ...]:
 
 
 def _runs_of(item: Item, recorded: Recorded) -> Iterable[Spent]:
+    """Yield the runs of an item that had their device to themselves: the source of a row names what ran `beside` it."""
     parts = {part.name: part for part in item.parts if not part.same_as}
     runs: dict[tuple[str, str, str, str], dict[str, tuple[Settings, int, float]]] = {}
     for row in recorded.rows:
         source = row.source
-        if row.part in parts and "seconds" in source and row.settings:
+        if row.part in parts and "seconds" in source and "beside" not in source and row.settings:
             key = (row.part, source["seconds"], source["device"], f"{source.get('date')} {source.get('command')}")
             settings = recorded.settings[row.settings]
             share = _used(settings, row.trials, row.outcomes, _iterations(row.values))

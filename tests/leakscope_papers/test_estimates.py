@@ -114,7 +114,8 @@ def test_a_part_takes_what_its_own_run_took_else_what_other_runs_took(monkeypatc
 def test_recorded_runs_took_between_half_and_twice_what_the_rates_give() -> None:
     runs = [run for run in recorded_runs() if run.on_gpu]
     rates = rates_of(runs, gpu=True)
-    assert {"cpl-table-2", "mixing-table-1"} <= {run.item for run in runs}
+    assert {"cpl-table-6", "mixing-table-1"} <= {run.item for run in runs}
+    assert "cpl-table-2" not in {run.item for run in runs}  # ran beside others, so its seconds say little
     assert all(0.5 < run.seconds / seconds_at(rates, run.load) < 2 for run in runs)
 
 

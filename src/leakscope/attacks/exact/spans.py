@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from leakscope.attacks.exact.dense_readers import SharedInput
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 
 SURE = 8  # times the rounding of a gradient: singular values above it count
@@ -42,6 +43,8 @@ class Span:
     rows: Tensor
     proof_floor: float
     unsure: bool
+
+    __repr__ = short_repr
 
     @property
     def rank(self) -> int:
