@@ -9,7 +9,7 @@ from leakscope.auditing.audit_text import metrics_of, plain_number
 from leakscope.auditing.descriptions import exposure_threat_model, sent_part
 from leakscope.auditing.dishonest_server import Dishonest
 from leakscope.auditing.remedies import Remedy
-from leakscope.auditing.result import Audit, audit_client, audit_known
+from leakscope.auditing.result import Audit, audit_client, audit_known, rule_of
 from leakscope.auditing.verdict import RULES
 from leakscope.metrics.interval import Estimate
 from leakscope.play import AttackResult
@@ -21,7 +21,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
     return {
         "model": audit.name,
         "grade": audit.grade,
-        "rule": RULES[audit.grade],
+        "rule": rule_of(audit),
         "static": None if audit.static is None else audit.static.to_dict(),
         "threat_model": None if audit.exposure is None else exposure_threat_model(audit.exposure).name,
         "client": dict(audit_client(audit)),

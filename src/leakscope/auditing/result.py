@@ -16,6 +16,7 @@ from leakscope.auditing.suite import TARGETS, Untested, is_informed
 from leakscope.auditing.verdict import (
     LEAKING,
     RULES,
+    TEXT_RULES,
     AsSeen,
     Grade,
     Measures,
@@ -187,9 +188,14 @@ def audit_text(audit: Audit) -> str:
     return "\n".join(lines)
 
 
+def rule_of(audit: Audit) -> str:
+    """Return the rule of the grade."""
+    return RULES[audit.grade] if audit.text is None else TEXT_RULES[audit.grade]
+
+
 def headline(audit: Audit) -> str:
     """Return the rule of the grade, what ran how far if that decided it, and the labels that were read."""
-    words = [RULES[audit.grade]]
+    words = [rule_of(audit)]
     if audit.needs_targets:
         words = [f"{RULES[audit.grade].replace('the worst attack', f'an {GIVEN}')}; {without_targets(audit)}"]
     if audit.grade is Grade.INCONCLUSIVE:

@@ -43,6 +43,9 @@ RULES = {
     Grade.UNSCORED: "the private data is not known: reconstructions are kept, but not scored",
     Grade.UNTESTED: 'no attack on the content could be run; the reasons are listed under "not tested"',
 }
+TEXT_RULES = RULES | {
+    Grade.C: "the worst attack recovered a sentence, or came closer to the words than every null baseline",
+}
 LEAKING = (Grade.C, Grade.D, Grade.F)  # these stand however short the attacks were
 COUNTED = (
     "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
