@@ -49,7 +49,7 @@ ROOMS = {
     "search": LOWER | {"scenario", "sweep"},
     "auditing": LOWER | {"play", "scenario", "servers", "sweep"},
     "guarding": {"core", "metrics", "defences", "attacks", "clients", "play", "auditing"},
-    "scanning": {"core", "models", "learning", "attacks", "clients", "play", "auditing"},
+    "scanning": {"core", "models", "learning", "attacks", "clients", "play", "sweep", "auditing"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
     "report": {"core", "metrics", "store", "play", "scenario", "search", "training", "auditing", "studies"},
     "integrations": {"core", "defences", "clients", "store", "sweep", "auditing", "guarding", "scanning"},

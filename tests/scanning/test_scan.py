@@ -227,6 +227,17 @@ def test_text_that_is_no_hash_is_refused(text: str) -> None:
         scan(traps.dense(), hashes=[text])
 
 
+def test_the_number_of_threads_is_restored() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        inputs = torch.rand(16, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+        scan(Target(model=nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), inputs=inputs, labels=torch.arange(16) % 4))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_hashes_of_other_clients_decide() -> None:
     own = scan(traps.dense()).hash
     assert own == scan(copy.deepcopy(traps.dense())).hash

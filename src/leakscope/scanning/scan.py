@@ -27,6 +27,7 @@ from leakscope.scanning.own_batch import read_batch, relative_loss, run_network
 from leakscope.scanning.reference import BATCHES, judge_reading
 from leakscope.scanning.rounds import check_same, jump, weights_hash
 from leakscope.scanning.units import peeling_recall, unit_degrees
+from leakscope.sweep.engines.contract import torch_threads
 
 OF_WEIGHTS = {
     Test.EQUAL_ROWS: dense_rows.equal_rows,
@@ -133,8 +134,9 @@ def scan(
     lines = [judge_reading(test, read(target.model)) for test, read in OF_WEIGHTS.items()]
     lines.append(judge_reading(Test.DEAD, copied_inputs.dead_branches(target.model, last)))
     sample, why = _sample(target)
-    lines += _data_lines(sample, why)
-    lines += _round_lines(sample, why, received, last)
+    with torch_threads(_faster_threads(sample)):
+        lines += _data_lines(sample, why)
+        lines += _round_lines(sample, why, received, last)
     lines.append(_hash_line(weights_hash(received), hashes))
     lines.append(ScanLine(Test.TRAINED_DECODER, Verdict.NOT_TESTED))
     batch = 0 if sample.inputs is None else len(sample.inputs)
@@ -169,6 +171,23 @@ def _sample(target: Target) -> tuple[Target, str]:
         return replace(target, inputs=None), f"{len(inputs)} examples are too few, {FEWEST} are needed"
     order = random.permutation(random.fold(random.key(0), "scan"), len(inputs))[:size]
     return replace(target, inputs=inputs[order], labels=None if labels is None else labels[order]), ""
+
+
+def _faster_threads(sample: Target) -> int:
+    """Return 1 or all torch threads, whichever runs the network faster: on a busy machine threads wait for each other."""
+    every = torch.get_num_threads()
+    if sample.inputs is None or every == 1 or any(value.is_cuda for value in sample.model.parameters()):
+        return every
+    network, inputs = copy.deepcopy(sample.model).eval(), sample.inputs
+
+    def seconds(threads: int) -> float:
+        with torch_threads(threads), torch.no_grad():
+            began = time.perf_counter()
+            run_network(network, inputs)
+            return time.perf_counter() - began
+
+    seconds(every)  # the first run prepares the kernels
+    return min((1, every), key=lambda threads: max(seconds(threads), seconds(threads)))
 
 
 def _data_lines(sample: Target, why: str) -> list[ScanLine]:
