@@ -59,8 +59,17 @@ def peeked(monkeypatch: pytest.MonkeyPatch, rate: float) -> list[str]:
     return timed
 
 
-def test_before_a_short_attack_no_other_form_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(peeked(monkeypatch, 1e6)) <= {"loop"}
+@pytest.mark.parametrize(("threads", "timed"), [(1, []), (2, ["loop", "loop"])])
+def test_before_a_short_attack_no_other_form_is_timed(
+    threads: int, timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread leaves nothing to choose; of two, the module's own kernels are timed with each number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert peeked(monkeypatch, 1e6) == timed
+    finally:
+        torch.set_num_threads(before)
 
 
 def curved(point: Tree) -> tuple[Tensor, Tensor]:
