@@ -19,6 +19,7 @@ from leakscope_papers.planned import NOT_COMPARED, Settings
 PASSES, STEP = 9.0, 3.0  # forward passes: a gradient costs three, and the gradient of its mismatch six more
 ALONE = 6  # how much faster products are with one set of weights for all examples
 EXAMPLES = 30_000  # of a training part that is in no npz file
+CLASSES = 10  # of the image sets
 SCORED = 10  # gradients of ATS's privacy score of one image
 INNER = 20  # evaluations of an iteration of L-BFGS
 Some = Mapping[str, Any]
@@ -112,6 +113,13 @@ def _federation(some: Some) -> Load:
     points = functools.reduce(lambda number, values: number * len(values), some.get("vary", {}).values(), 1)
     rounds = some["rounds"] * points * len(some["seeds"])
     return size.training(rounds * max(1.0, each / batch), batch, played)
+
+
+def _cpl_melis(some: Some) -> Load:
+    """Return the work of the gradients, and of the singular value decomposition of those of public pictures."""
+    size, known = _sized(some), CLASSES * some["public"]
+    one = size.training(1, 1, some["images"] + known) + Load(operations=6 * known**2 * size.operations)
+    return one.times(len(some["seeds"]))
 
 
 def _rounds(some: Some, size: Size, last: int) -> Load:
@@ -261,6 +269,7 @@ PROGRAM_LOADS: dict[str, Callable[[Some], Load]] = {
     "ats_curves": _ats_curves,
     "ats_operations": _ats_operations,
     "ats_random": _ats_random,
+    "cpl_melis": _cpl_melis,
     "federation": _federation,
     "sme_lines": _sme_lines,
     "sme_trained": _sme_trained,

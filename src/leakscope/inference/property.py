@@ -12,7 +12,7 @@ span of the z_i, so there are n unknowns instead of one per coordinate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,16 +69,26 @@ def features(update: Mapping[str, Tensor]) -> Tensor:
 
 def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float = 1.0) -> PropertyClassifier:
     """Return the classifier fitted to T updates (leading T) with or without the property (T booleans, or 0 and 1)."""
-    from scipy.optimize import minimize
+    return fit_properties(update, [has], strength=strength)[0]
 
-    x, sign = features(update), _signs(update, has)
+
+def fit_properties(
+    update: Mapping[str, Tensor], each: Sequence[Tensor], *, strength: float = 1.0
+) -> list[PropertyClassifier]:
+    """Return one classifier for each property, fitted to the same T updates: they share the decomposition, which costs most."""
+    x, signs = features(update), [_signs(update, has) for has in each]
     if not strength > 0:
         raise InputError(f"strength must be above 0, got {strength}")
     mean, deviation = x.mean(0), x.std(0, unbiased=False)
     scale = torch.where(deviation > FLAT * deviation.max(), 1 / deviation.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
-    z = (x - mean) * scale
-    axes, lengths, span = torch.linalg.svd(z, full_matrices=False)
-    inside = axes * lengths  # z in coordinates of its span
+    axes, lengths, span = torch.linalg.svd((x - mean) * scale, full_matrices=False)
+    weights = [_logistic(axes * lengths, sign, strength) for sign in signs]
+    return [PropertyClassifier(mean, scale, span.T @ w[:-1], float(w[-1])) for w in weights]
+
+
+def _logistic(inside: Tensor, sign: Tensor, strength: float) -> Tensor:
+    """Return the weights in coordinates of the span, and the bias."""
+    from scipy.optimize import minimize
 
     def value(w: Tensor) -> Tensor:
         margin = sign * (inside @ w[:-1] + w[-1])
@@ -90,8 +100,7 @@ def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float =
 
     start = np.zeros(inside.shape[1] + 1)
     optimum = minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9})
-    w = torch.as_tensor(optimum.x, dtype=torch.float64)
-    return PropertyClassifier(mean, scale, span.T @ w[:-1], float(w[-1]))
+    return torch.as_tensor(optimum.x, dtype=torch.float64)
 
 
 def infer_property(classifier: PropertyClassifier, update: Mapping[str, Tensor], has: Tensor) -> PropertyInference:

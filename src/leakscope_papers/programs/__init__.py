@@ -21,6 +21,7 @@ PROGRAMS: dict[str, str] = {
     "ats_curves": "leakscope_papers.ats.scores:curves",
     "ats_operations": "leakscope_papers.ats.scores:operations",
     "ats_random": "leakscope_papers.ats.scores:random_policies",
+    "cpl_melis": "leakscope_papers.cpl.melis:melis",
     "federation": "leakscope_papers.cpl.federation:accuracy",
     "sme_lines": "leakscope_papers.sme.analyses:lines",
     "sme_trained": "leakscope_papers.sme.analyses:trained",
