@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from leakscope_papers.registry import papers
 
 FORMAT, DIGITS = 1, 6
 MOST_CURVES = 16_000  # bytes of all curves in a file; longer ones are left out
+OPTIONS_OF_PLACES = ("--out", "--data")
 SOURCE_FACTS = ("leakscope", "torch", "revision", "device", "date", "command", "page", "seconds", "trials")
 
 
@@ -168,7 +170,8 @@ class _Lists:
 
 
 def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> dict[str, object]:
-    source = _text({key: row.source[key] for key in SOURCE_FACTS if key in row.source})
+    facts = {key: row.source[key] for key in SOURCE_FACTS if key in row.source}
+    source = _text(facts | {key: _without_places(value) for key, value in facts.items() if key == "command"})
     who = _text([row.column.reading, row.column.attacker, row.column.judged])
     data: dict[str, object] = {
         "part": row.part,
@@ -186,6 +189,12 @@ def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> 
     if row.note:
         data["note"] = lists.notes.setdefault(_text(row.note), len(lists.notes))
     return {key: value for key, value in data.items() if value not in ("", {})}
+
+
+def _without_places(command: str) -> str:
+    """Return a command without the options that name places of one machine."""
+    words = iter(shlex.split(command))
+    return shlex.join(word for word in words if word not in OPTIONS_OF_PLACES or next(words, None) is None)
 
 
 def _value_data(value: Value, trials: int) -> list[Plain]:

@@ -75,6 +75,15 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert {row.values["mse"].estimate for row in back.rows} == {Estimate(0.000142857, 1e-5, 1e-3, 17, 17)}
 
 
+def test_a_recorded_command_names_no_place_of_the_machine_that_ran_it(tmp_path: Path) -> None:
+    recorded = recorded_rows()
+    ran = "leakscope paper run cpl-table-8 --out '/home/me/my runs' --only mlp --data femnist=/data/femnist --workers 2"
+    rows = tuple(replace(row, source={**row.source, "command": ran}) for row in recorded.rows)
+    write_recorded(replace(recorded, rows=rows), tmp_path / "rows.json")
+    (row, *_) = read_recorded(tmp_path / "rows.json", "cpl-table-8", "small").rows
+    assert row.source["command"] == "leakscope paper run cpl-table-8 --only mlp --workers 2"
+
+
 def test_a_file_holds_settings_once_and_in_full(tmp_path: Path) -> None:
     recorded = recorded_rows()
     path = tmp_path / "x.json"
