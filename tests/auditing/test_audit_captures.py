@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from leakscope.attacks.batch_statistics import read_batch_statistics
+from leakscope.attacks.exact.all_rounds import AllRounds
+from leakscope.attacks.recipes import analytic
 from leakscope.auditing import suite
 from leakscope.auditing.capture_audit import audit_captures
 from leakscope.auditing.capture_reader import BEST_ROUND, observe_captures
@@ -23,6 +25,7 @@ from leakscope.auditing.suite import TARGETS
 from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError
 from leakscope.core.types import Knowledge, LocalTraining, Shares
+from leakscope.data import load
 from leakscope.models import from_module
 from leakscope.store.captures import Capture, read_capture, write_capture
 from leakscope.store.recorder import capture
@@ -67,7 +70,9 @@ def edit(directory: Path, **changed: Any) -> None:
 
 
 def audited(directory: Path, **changed: Any) -> Any:
-    settings = {"minutes": 0.01} | {name: changed.pop(name) for name in ("clients",) if name in changed}
+    settings = {"minutes": 0.01} | {
+        name: changed.pop(name) for name in ("clients", "minutes", "attacks") if name in changed
+    }
     return audit_captures(directory, Target(**({"model": network(), "input_shape": (6,)} | changed)), **settings)
 
 
@@ -322,6 +327,111 @@ def test_every_client_comes_before_the_second_round_of_any(tmp_path: Path) -> No
     assert audited(tmp_path, truth=held, clients=3).measures.asr.n == 3
     assert audited(tmp_path, truth=held, clients=4).measures.asr.n == 3
     assert audited(tmp_path, truth=held, clients=2).measures.asr.n == 2
+
+
+def write_batches(directory: Path, clients: int, rounds: int) -> None:
+    """Write captures of clients that hold 8 digits each and answer with every round's other weights; client c leaves c rounds out."""
+    for number in range(rounds):
+        torch.manual_seed(3000 + number)
+        model = digit_network()
+        for client in range(clients):
+            if number >= rounds - client:
+                continue
+            before, after = sent_by(model, *digits(client), 1.0)
+            sent = {name: before[name] - value for name, value in after.items()}
+            whose: dict[str, Any] = {"client": f"{client}", "partition": client, "examples": 8, "shares": "gradient"}
+            write_capture(directory, Capture(round=number, before=before, sent=sent, **whose))
+
+
+def digit_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
+
+
+def digits(partition: int) -> tuple[Tensor, Tensor]:
+    data, rows = load("digits"), range(8 * partition, 8 * partition + 8)
+    return data.pictures("train", rows).flatten(1), torch.as_tensor(data.labels("train", rows))
+
+
+def exact(guess: Tensor, truth: Tensor) -> set[int]:
+    near = (guess[None] - truth[:, None]).square().mean(-1).amin(1) < 1e-6
+    return set(near.nonzero().flatten().tolist())
+
+
+def recovered(run: Any, client: int) -> set[int]:
+    return set(run.recovered[client].nonzero().flatten().tolist())
+
+
+def divided(directory: Path, client: int) -> list[set[int]]:
+    """Return the true digits among the quotients of every round, by an attack on each capture alone."""
+    model = from_module(digit_network(), input_shape=(64,))
+    known = Knowledge(input_shape=(64,), classes=10, samples=8)
+    captures = [read_capture(path) for path in sorted(directory.glob(f"*client-{client}.json"))]
+    seen = [observe_captures([each], model, 8, Shares.GRADIENT) for each in captures]
+    return [exact(analytic().run(model, each, known, [0]).inputs[0], digits(client)[0]) for each in seen]
+
+
+def test_what_exact_attacks_recover_from_rounds_of_a_client_adds_up(tmp_path: Path) -> None:
+    write_batches(tmp_path, 2, 4)
+    made = audited(
+        tmp_path, model=digit_network(), input_shape=(64,), truth=digits, attacks=["analytic", "peeling"], minutes=0.3
+    )
+    runs = {run.name: run for run in made.runs}
+    alone = [divided(tmp_path, client) for client in range(2)]
+    every = [set().union(*rounds) for rounds in alone]
+    assert any(len(union) > max(map(len, rounds)) for union, rounds in zip(every, alone, strict=True))
+    for client, union in enumerate(every):
+        assert recovered(runs["analytic, all rounds"], client) >= union
+    proved = runs["peeling, all rounds"].reconstruction.proved
+    assert int(proved.sum()) > int(runs["peeling"].reconstruction.proved.sum()) > 0
+    assert made.recovered >= sum(map(len, every))
+    assert made.measures.asr.n == 16  # distinct samples, whatever the number of rounds
+
+
+def test_a_round_that_was_spoiled_takes_nothing_away(tmp_path: Path) -> None:
+    write_batches(tmp_path, 1, 3)
+    paths = sorted(tmp_path.glob("*.json"))
+    spoiled = read_capture(paths[0])
+    noisy = {name: value + 100 * torch.randn_like(value) for name, value in spoiled.sent.items()}
+    for path in (paths[0], paths[0].with_suffix(".safetensors")):
+        path.unlink()
+    write_capture(tmp_path, replace(spoiled, sent=noisy))
+    rounds = divided(tmp_path, 0)
+    assert not rounds[0]
+    made = audited(tmp_path, model=digit_network(), input_shape=(64,), truth=digits, attacks=["analytic"], minutes=0.2)
+    whole = next(run for run in made.runs if run.name == "analytic, all rounds")
+    assert recovered(whole, 0) >= rounds[1] | rounds[2] != set()
+
+
+def test_all_rounds_are_read_without_the_truth_too(tmp_path: Path) -> None:
+    write_batches(tmp_path, 2, 4)
+    made = audited(tmp_path, model=digit_network(), input_shape=(64,), attacks=["analytic", "peeling"], minutes=0.3)
+    runs = {run.name: run.reconstruction for run in made.unscored}
+    assert len(exact(runs["analytic, all rounds"].inputs[0], digits(0)[0])) > max(map(len, divided(tmp_path, 0)))
+    assert int(runs["peeling, all rounds"].proved.sum()) > int(runs["peeling"].proved.sum()) > 0
+
+
+def test_clients_of_unequal_rounds_are_read_as_if_alone(tmp_path: Path) -> None:
+    write_batches(tmp_path, 2, 3)
+    model = from_module(digit_network(), input_shape=(64,))
+    known = Knowledge(input_shape=(64,), classes=10, samples=8)
+    captures = [read_capture(path) for path in sorted(tmp_path.glob("*.json"))]
+    owners = tuple(int(each.client) for each in captures)
+    assert sorted(owners) == [0, 0, 0, 1, 1]
+    seen = observe_captures(captures, model, 8, Shares.GRADIENT)
+    whole = AllRounds(analytic(), owners).run(model, seen, known, list(range(5)))
+    for client in range(2):
+        own = [t for t, owner in enumerate(owners) if owner == client]
+        parts = [observe_captures([captures[t]], model, 8, Shares.GRADIENT) for t in own]
+        joint = replace(parts[0], rounds=tuple(part.rounds[0] for part in parts))
+        alone = analytic().run(model, joint, known, [own[0]])
+        for t in own:
+            assert torch.equal(whole.inputs[t], alone.inputs[0])
+
+
+def test_no_run_on_all_rounds_where_each_client_has_one(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    made = audited(tmp_path, truth=held)
+    assert not any("all rounds" in run.name for run in made.runs)
 
 
 # -- what is inferred

@@ -39,7 +39,13 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
-from leakscope.auditing.capture_rounds import best_rounds, first_rounds, relative_mismatch
+from leakscope.auditing.capture_rounds import (
+    best_rounds,
+    first_rounds,
+    relative_mismatch,
+    runs_of_clients,
+    with_all_rounds,
+)
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss, captured_truth
 from leakscope.auditing.inspection import inspect_target
@@ -124,7 +130,7 @@ def _audited(
         targets=exposure.batch.targets is not None,
         buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
-    entries, untested = choose_attacks(*suite, attacks, exposure)
+    entries, untested = choose_attacks(with_all_rounds(suite[0], owners), suite[1], attacks, exposure)
     request.untested.extend((*untested, *left_out_statistics(exposure)))
     if known:
         audit = _scored(request, exposure, entries, report, owners, unplayed)
@@ -212,7 +218,7 @@ def _scored(
             done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
     except KeyboardInterrupt:  # attacks that had ended are kept
         done = suite_of(attempts, interrupted=True)
-    runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
+    runs = {run.name: run for run in runs_of_clients(exposure, done.runs, owners)}
     exposure = first_rounds(exposure, owners)
     cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
     left = "; ".join(filter(None, (done.unplayed, unplayed)))

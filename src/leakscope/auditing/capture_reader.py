@@ -41,8 +41,8 @@ MOST_EXAMPLES = 10_000
 MOST_VALUES = 2**28
 EDGE = 1e-3
 BEST_ROUND = (
-    "of several rounds of one client each attack keeps the one with most certified samples, then the least mismatch; the truth is "
-    "not consulted"
+    "the exact attacks read all rounds of a client together, and what they recover from single rounds adds up; of any other attack "
+    "the round with most certified samples counts, then that with the least mismatch; the truth is not consulted"
 )
 OTHERS = (
     "they share something else, or were trained with another learning rate, epochs or batch size than most, and an "

@@ -12,7 +12,7 @@ from leakscope.attacks.aware import aware
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS
-from leakscope.auditing.suite import INFORMED, TARGETS, Entry, Untested, knows_more, labels_problem
+from leakscope.auditing.suite import ALL_ROUNDS, INFORMED, TARGETS, Entry, Untested, knows_more, labels_problem
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.core.types import IMAGE_RANK, Knowledge
@@ -51,8 +51,8 @@ def choose_attacks(
 
 
 def suite_name(name: str) -> str:
-    """Return the name of an attack of the suite, whether or not it knows the defences or the targets."""
-    return name.removesuffix(f", {INFORMED}").removesuffix(f", {TARGETS}")
+    """Return the name of an attack of the suite, whether or not it knows the defences or the targets, or reads all rounds."""
+    return name.removesuffix(ALL_ROUNDS).removesuffix(f", {INFORMED}").removesuffix(f", {TARGETS}")
 
 
 def _entries(item: Chosen, exposure: Exposure, taken: set[str]) -> tuple[list[Entry], list[Untested]]:

@@ -13,6 +13,7 @@
 | the same, informed | a configured defence (on the update, the data or the network) that an attacker can be informed of |
 | ig_policy | images are transformed (`on_data`), with few enough possible draws to try them all |
 | spn_aware | the client has a private head (`on_model`) |
+| analytic and peeling, all rounds | captures hold several rounds of a client (`capture_rounds`) |
 | null baselines | always prior only; class mean and nearest public image if the sample has examples to spare |
 """
 
@@ -45,6 +46,7 @@ TV_WEIGHTS = (1e-4, 1e-2, 0.1)  # that ig tries; the smallest mismatch to the up
 BN = 1e-3  # weight of batch norm's statistics where clients send them
 INFORMED = "knows the defences"
 TARGETS = "knows the targets"
+ALL_ROUNDS = ", all rounds"  # of a client at once
 UNKNOWN = "no attack uses knowledge of it"
 SPECIALISED = ("ig_policy", "spn_aware")  # attacks designed against a defence on the data or the network
 

@@ -71,10 +71,7 @@ class Analytic:
         weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
         if knowledge.samples > 1 and len(observation.rounds) > 1:  # other weights activate units for other examples
             seen = [direction(r, observation.shares) for r in observation.rounds]
-            weight, bias = (
-                torch.cat([mean, *(r[name] for r in seen)], 1)
-                for mean, name in ((weight, entry.weight), (bias, entry.bias))
-            )
+            weight, bias = (torch.cat([r[name] for r in seen], 1) for name in (entry.weight, entry.bias))
         weight, bias = _scaled(weight, bias)
         flat = recover(weight, bias, knowledge, execution.over) if pairs is None else _recover_one(weight, bias, pairs)
         fit = relative_residual(weight, bias, flat, pairs)
