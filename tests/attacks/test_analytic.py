@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from leakscope.attacks.recipes import analytic
+from leakscope.attacks.attack import Attack
+from leakscope.attacks.recipes import analytic, cpa, linear_system, peeling
 from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -393,12 +394,18 @@ def test_networks_that_begin_with_a_convolution_are_refused_in_one_line(name: st
     assert "\n" not in str(caught.value)
 
 
-def test_a_first_layer_without_bias_is_refused() -> None:
+@pytest.mark.parametrize("recipe", [analytic, linear_system, peeling])
+def test_a_first_layer_without_bias_is_refused_and_the_attack_that_needs_none_is_named(
+    recipe: Callable[[], Attack],
+) -> None:
     layers = nn.Sequential(nn.Linear(5, 6, bias=False), nn.ReLU(), nn.Linear(6, CLASSES))
     model = to(from_module(layers, input_shape=(5,)), dtype=torch.float64)
-    seen, knowledge, _ = play(model, draw(0, 1, 1, 5), seeds=[0])
-    with pytest.raises(InputError, match="with a bias"):
-        analytic().run(model, seen, knowledge, [0])
+    seen, knowledge, _ = play(model, x := draw(0, 1, 1, 5), seeds=[0])
+    with pytest.raises(InputError, match=r"0\.weight.* has no bias, so its ratio is unknown: use cpa") as caught:
+        recipe().run(model, seen, knowledge, [0])
+    assert "\n" not in str(caught.value)
+    found = cpa(iterations=5).run(model, seen, knowledge, [0]).inputs.flatten()
+    assert_close(found / found.norm(), x.flatten() / x.norm())  # of one example all but the factor
 
 
 def test_a_first_layer_that_stays_at_home_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from leakscope.attacks.attack import Attack
 from leakscope.attacks.batch_statistics import (
     BatchStatistics,
     read_batch_statistics,
@@ -18,7 +20,7 @@ from leakscope.attacks.distances import cosine
 from leakscope.attacks.engine.forms import evaluate_one
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.recipes import ig
+from leakscope.attacks.recipes import gradinversion, ig, peeling
 from leakscope.attacks.view import Components, Facts
 from leakscope.attacks.watched import Watched
 from leakscope.clients import Client, attacker_knowledge
@@ -206,3 +208,36 @@ def test_the_attacker_may_assume_another_mode_than_the_clients() -> None:
     assert torch.equal(ends["train", None], ends["train", "train"])
     assert not torch.equal(ends["train", None], ends["train", "eval"])
     assert not torch.equal(ends["train", None], ends["eval", None])
+
+
+MEANS = "1.running_mean"
+FOREIGN = {
+    "no buffer of": lambda tree: {**tree, "7.running_mean": tree[MEANS]},
+    "must be": lambda tree: {**tree, MEANS: tree[MEANS][:, :2]},
+    "NaN": lambda tree: {**tree, MEANS: tree[MEANS] * torch.nan},
+}
+
+
+@pytest.mark.parametrize("recipe", [ig, gradinversion, peeling])
+@pytest.mark.parametrize("part", ["buffers", "buffers_after"])
+@pytest.mark.parametrize("words", FOREIGN)
+def test_buffers_of_another_network_are_refused_in_one_line(
+    recipe: Callable[[], Attack], part: str, words: str
+) -> None:
+    model, data = network(), batch()
+    seen, knowledge = observed(model, Client(sends_buffers=True), data)
+    foreign = {part: FOREIGN[words](getattr(seen.rounds[0], part))}
+    seen = replace(seen, rounds=(replace(seen.rounds[0], **foreign),))
+    with pytest.raises(InputError, match=rf"{part}.*running_mean.*{words}|{part}.*{words}") as caught:
+        recipe().run(model, seen, knowledge, SEEDS)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("part", "name"), [("sent", "0.bias"), ("before", "4.weight"), ("buffers", MEANS)])
+def test_what_an_observation_lacks_is_named(part: str, name: str) -> None:
+    model, data = network(), batch()
+    seen, knowledge = observed(model, Client(), data)
+    tree = {each: value for each, value in getattr(seen.rounds[0], part).items() if each != name}
+    seen = replace(seen, rounds=(replace(seen.rounds[0], **{part: tree}),))
+    with pytest.raises(InputError, match=rf"lacks '{name}'"):
+        ig().run(model, seen, knowledge, SEEDS)

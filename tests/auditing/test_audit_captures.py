@@ -461,3 +461,48 @@ def test_buffers_that_a_client_sent_are_part_of_its_observation(tmp_path: Path) 
     trainable = {name: value for name, value in captured.sent.items() if name in model.parameters}
     silent = observe_captures([replace(captured, sent=trainable)], model, 5, Shares.WEIGHTS)
     assert silent.rounds[0].buffers_after is None
+
+
+# -- buffers of another network
+
+
+def normed(*, places: tuple[int, ...] = (1,), width: int = 5, sync: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3)]
+    for place in places:
+        layers.insert(place, nn.SyncBatchNorm(width) if sync else nn.BatchNorm1d(width))
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("where", ["before", "sent"])
+@pytest.mark.parametrize(("name", "length"), [("7.running_mean", 5), ("1.running_mean", 4), ("0.running_var", 5)])
+def test_buffers_of_another_network_in_a_capture_are_refused(
+    tmp_path: Path, where: str, name: str, length: int
+) -> None:
+    model = normed()
+    before, sent = ({key: value.clone() for key, value in model.state_dict().items()} for _ in range(2))
+    before[name] = torch.zeros(length)
+    if where == "sent":
+        sent[name] = torch.ones(length)
+    else:
+        sent.pop(name, None)
+    capture(before, sent, directory=tmp_path, round=1, client=0, samples=2)
+    with pytest.raises(InputError, match=rf"from another model.*{name}") as caught:
+        audited(tmp_path, model=model)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_missing_from_a_capture_are_named(tmp_path: Path) -> None:
+    model = normed()
+    sent = {name: value + 0.1 for name, value in model.state_dict().items() if name != "3.bias"}
+    capture(model.state_dict(), sent, directory=tmp_path, round=1, client=0, samples=2)
+    with pytest.raises(InputError, match=r"part of it was not sent: it lacks '3\.bias'"):
+        audited(tmp_path, model=model)
+
+
+def test_statistics_of_a_batch_norm_that_is_replaced_for_the_attacks_are_no_error(tmp_path: Path) -> None:
+    model = normed(sync=True)
+    sent = {name: value + 0.1 if value.is_floating_point() else value for name, value in model.state_dict().items()}
+    capture(model.state_dict(), sent, directory=tmp_path, round=1, client=0, samples=2)
+    made = audited(tmp_path, model=model, input_shape=(6,))
+    assert {run.name for run in made.unscored} | {cut.name for cut in made.short}

@@ -134,10 +134,28 @@ def test_a_frozen_or_bare_first_layer_does_not_divide() -> None:
     module[1].requires_grad_(False)
     assert inspect(module, input_shape=(1, 4, 4))[Topic.DIVISION].numbers["features"] == 40
     assert inspect(module, input_shape=(1, 4, 4))[Topic.SENT].numbers["tensors"] == 2
-    bare = nn.Sequential(nn.Linear(16, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False))
-    assert inspect(bare, input_shape=(16,))[Topic.DIVISION].severity is Severity.NONE
+    after = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3, bias=False))
+    assert inspect(after, input_shape=(1, 4, 4))[Topic.DIVISION].severity is Severity.NONE
     frozen = inspect(module.requires_grad_(False), input_shape=(1, 4, 4))
     assert frozen[Topic.SENT].severity is frozen[Topic.LABELS].severity is Severity.NONE
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("bias", [False, True])  # of the layer behind the first
+def test_a_first_layer_without_a_bias_is_left_to_the_attack_that_needs_none(
+    batch: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = nn.Sequential(nn.Linear(16, 40, bias=False), nn.ReLU(), nn.Linear(40, 3, bias=bias))
+    found = inspect(bare, batch=batch, input_shape=(16,))
+    line = found[Topic.DIVISION]
+    assert (line.severity, line.decided_by) == (Severity.PARTIAL, ("cpa",))
+    assert "the ratio is unknown" in line.finding
+    assert ("layer 2 divides" in line.finding) == bias
+    assert (found[Topic.UNITS].severity, found[Topic.UNITS].decided_by) == (Severity.PARTIAL, ("cpa",))
+    made = audited(bare, torch.rand(12, 16), monkeypatch, None, examples=batch)
+    reasons = {item.what: item.why for item in made.untested}
+    assert reasons["analytic"] == "the first layer is dense, but 0.weight has no bias to be divided by; cpa needs none"
+    assert "cpa" in {run.name for run in made.runs}
 
 
 @pytest.mark.parametrize(
@@ -350,13 +368,25 @@ def test_an_inspection_shows_itself_in_few_lines_and_escapes_names() -> None:
 
 
 def audited(
-    module: nn.Module, inputs: Tensor, monkeypatch: pytest.MonkeyPatch, attacks: tuple[str, ...] | None
+    module: nn.Module,
+    inputs: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    attacks: tuple[str, ...] | None,
+    examples: int = 2,
 ) -> Audit:
     monkeypatch.setattr(suite, "PUBLISHED", dict.fromkeys(suite.PUBLISHED, 1) | {"cpl": 1, "ig": 2, "sme": 2})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     labels = torch.arange(len(inputs)) % 3
     return audit(
-        module, "cross_entropy", inputs, labels, examples=2, minutes=0.5, clients=2, remedies=False, attacks=attacks
+        module,
+        "cross_entropy",
+        inputs,
+        labels,
+        examples=examples,
+        minutes=0.5,
+        clients=2,
+        remedies=False,
+        attacks=attacks,
     )
 
 

@@ -456,6 +456,24 @@ def test_a_share_and_a_history_belong_together(share: float | None, history: Gua
         guard(Target(model=net, inputs=x, labels=y), {}, settings=GuardSettings(share=share), history=history)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("1.running_mean", torch.zeros(5)),
+        ("2.running_mean", torch.zeros(4)),
+        ("1.running_var", torch.full((4,), torch.nan)),
+    ],
+)
+def test_buffers_of_another_network_are_refused(name: str, value: Tensor) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)).train()
+    x, y = digits(8)
+    target = Target(model=net, inputs=x, labels=y, client=LocalTraining(rate=RATE))
+    result = guard(target, {**net.state_dict(), name: value}, settings=GuardSettings(threshold=1.0, evaluations=1))
+    assert (result.decision, statuses(result)) == (Decision.REFUSE, {"static": Status.FAILED})
+    assert name in result.reason
+    assert "\n" not in result.reason
+
+
 def test_statistics_of_batch_norm_in_the_update_are_named_as_not_checked() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)).train()

@@ -305,11 +305,11 @@ def check_observation(model: Model, observation: Observation, knowledge: Knowled
         raise InputError(f"one seed per trial: {total} trials, {len(seeds)} seeds")
     expected = model.shared(model.parameters)
     for number, seen in enumerate(observation.rounds):
-        after = seen.buffers_after or {}
         parts = (
             ("before", seen.before, "parameter"),
             ("sent", seen.sent, "parameter"),
-            ("buffers_after", after, "buffer"),
+            ("buffers", seen.buffers, "buffer"),
+            ("buffers_after", seen.buffers_after or {}, "buffer"),
         )
         for part, tree, kind in parts:
             for name, value in tree.items():
@@ -320,8 +320,12 @@ def check_observation(model: Model, observation: Observation, knowledge: Knowled
                     raise InputError(
                         f"round {number}: {part}[{name!r}] must be {(total, *want.shape)}, got {tuple(value.shape)}"
                     )
-                if not bool(torch.isfinite(value).all()):
-                    raise InputError(f"round {number}: {part}[{name!r}] holds NaN or infinity")
-        missing = sorted(set(expected) - set(seen.sent))
-        if missing:
-            raise InputError(f"round {number}: the update lacks {missing[0]!r}")
+                if not bool(torch.isfinite(value).all()) and (kind == "parameter" or bool(value.isnan().any())):
+                    raise InputError(f"round {number}: {part}[{name!r}] holds NaN or infinity")  # masks are infinite
+        for part, names, tree in (
+            ("the update lacks", expected, seen.sent),
+            ("before lacks", expected, seen.before),
+            ("buffers lacks", model.buffers, seen.buffers),
+        ):
+            if missing := sorted(set(names) - set(tree)):
+                raise InputError(f"round {number}: {part} {missing[0]!r} of {model.name!r}")

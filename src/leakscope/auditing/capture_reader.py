@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.analysis.inferring import Inferred, infer
+from leakscope.attacks.batch_statistics import COUNTER, MEAN, VARIANCE
 from leakscope.auditing.criterion import class_numbers, label_tensor
 from leakscope.auditing.limits import MOST, positive_number, spoken, whole_number
 from leakscope.auditing.suite import Untested
@@ -71,7 +72,12 @@ def model_of_captures(target: Target, notes: list[str]) -> tuple[Model, Tensor |
 def _check(capture: Capture, model: Model) -> None:
     values = {**model.parameters, **model.buffers}
     shapes = {name: tuple(value.shape) for name, value in values.items()}
-    given = {name: value for name, value in capture.before.items() if name in values or not _counter(name)}
+    replaced = _replaced_statistics(model)
+    given = {
+        name: value
+        for name, value in capture.before.items()
+        if name in values or name not in replaced or value.numel() not in (1, replaced[name])
+    }
     check_model(replace(capture, before=given), shapes, model.name, needed=frozenset(model.shared(model.parameters)))
     for name, like in values.items():
         parts = [part[name].to(like.dtype) for part in (capture.before, capture.sent) if name in part]
@@ -80,9 +86,13 @@ def _check(capture: Capture, model: Model) -> None:
             raise InputError(f"{capture.name}: {name!r:.80} holds numbers too large for {like.dtype}")
 
 
-def _counter(name: str) -> bool:
-    """Return whether a name is a running statistic of batch norm; a replaced batch norm has none."""
-    return name.rpartition(".")[2] in ("num_batches_tracked", "running_mean", "running_var")
+def _replaced_statistics(model: Model) -> dict[str, int]:
+    """Return the names and lengths of the running statistics of batch norms that `plain_module` replaced: captures may hold them."""
+    module = getattr(model.apply, "module", None)
+    layers = module.named_modules() if isinstance(module, nn.Module) else ()
+    norms = [(name, each) for name, each in layers if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    kinds = (MEAN, VARIANCE, COUNTER)
+    return {f"{name}.{kind}".removeprefix("."): each.num_features for name, each in norms for kind in kinds}
 
 
 @dataclass(frozen=True, slots=True)

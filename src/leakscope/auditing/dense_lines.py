@@ -2,9 +2,12 @@
 
 For z = W x + b the gradient of unit j's weights over that of its bias is the x of the only example that activates the unit, or a
 mixture. Only an activation with zeros leaves units to one example; a norm in between mixes examples or units, and leaves none.
+Without a bias the ratio is unknown, and CPA reads the layer.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -38,11 +41,27 @@ def dividing_layers(facts: Facts) -> list[tuple[Layer, nn.Linear]]:
     ]
 
 
+def bare_first_layer(facts: Facts) -> tuple[Layer, nn.Linear] | None:
+    """Return the first layer if it is dense, trained, reads whole inputs and has no bias; else None."""
+    for layer, module in facts.runs_once()[:1]:
+        whole = layer.reads_input and len(layer.entering) == 2
+        if (
+            isinstance(module, nn.Linear)
+            and module._parameters["bias"] is None
+            and whole
+            and module.weight.requires_grad
+        ):
+            return layer, module
+    return None
+
+
 def dense_lines(facts: Facts) -> tuple[Line, Line]:
     """Return the lines on the division and on the units of the first dense layer that divides."""
     if facts.structure is None:
         return unknown(Topic.DIVISION, facts.why), unknown(Topic.UNITS, facts.why)
-    dense = dividing_layers(facts)
+    dense, bare = dividing_layers(facts), bare_first_layer(facts)
+    if bare is not None:
+        return _bare_line(facts, *bare, dense), _bare_units(_units_line(facts, *bare))
     if not dense:
         words = "no dense layer with a trained bias reads whole examples"
         return Line(Topic.DIVISION, words, Severity.NONE), Line(Topic.UNITS, "no layer divides", Severity.NONE)
@@ -68,6 +87,27 @@ def _division_line(facts: Facts, dense: list[tuple[Layer, nn.Linear]]) -> Line:
     names = ("analytic",) if facts.steps > 1 else ("peeling", "spear") if zeros else ("cpa", "analytic")
     severity = Severity.EXACT if zeros else Severity.PARTIAL
     return Line(Topic.DIVISION, words, severity, numbers, deciders(*names), "explanation/exact.md#a-batch-peeling")
+
+
+def _bare_line(facts: Facts, layer: Layer, module: nn.Linear, dense: list[tuple[Layer, nn.Linear]]) -> Line:
+    """Return that the ratio of a first layer without a bias is unknown, and what its gradient gives."""
+    numbers = {"layers": len(dense), "features": module.in_features, "units": module.out_features}
+    gives = "the example up to a factor" if facts.batch == 1 else f"mixtures of {facts.batch} examples, to unmix"
+    words = (
+        f"{called(layer.name)} ({module.in_features} -> {module.out_features}) reads the input and has no bias: the ratio is unknown, "
+        f"and its gradient gives {gives}"
+    )
+    if dense:
+        words += f"; {called(dense[0][0].name)} divides, and gives its input features"
+    return Line(Topic.DIVISION, words, Severity.PARTIAL, numbers, deciders("cpa"), f"{STATIC}#layers-that-divide")
+
+
+def _bare_units(line: Line) -> Line:
+    """Return the line on the units of a layer without a bias: a unit that sees one example gives it up to a factor."""
+    if line.severity is Severity.UNKNOWN:
+        return line
+    words = f"{line.finding}; without a bias up to an unknown factor"
+    return replace(line, finding=words, severity=Severity.PARTIAL, decided_by=deciders("cpa"))
 
 
 def _before(facts: Facts, name: str) -> list[str]:

@@ -4,7 +4,7 @@
 |---|---|
 | analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
 | peeling | the same, for clients of several examples under a loss that it simulates; SPEAR unmixes what division leaves |
-| cpa | the first layer is dense, for clients of several examples, and no unit of it is silent (tanh, GELU) or it has no bias |
+| cpa | the first layer is dense and has no bias, or no unit of it is silent (tanh, GELU) and clients have several examples |
 | feature inversion | images, the first layer is not dense, and a trained dense layer with a bias lies behind others |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative; under a caller's own loss they search the targets too |
@@ -153,7 +153,7 @@ def division_problem(model: Model) -> str | None:
         return "the model does not begin with a dense layer"
     if frozen := _frozen(model, trained):
         return f"the first layer is dense, but not in the update: {frozen}"
-    return f"the first layer is dense, but has no bias to divide {trained.weight} by"
+    return f"the first layer is dense, but {trained.weight} has no bias to be divided by; cpa needs none"
 
 
 def _frozen(model: Model, layer: Dense) -> str:
@@ -178,7 +178,7 @@ def _beyond_division(model: Model, knowledge: Knowledge, *, divides: bool) -> li
     if knowledge.loss not in LOSSES:
         return []
     if entry is not None and not {entry.weight, entry.bias} & model.private:
-        unmixes = knowledge.samples > 1 and (entry.bias is None or not makes_zeros(model, entry))
+        unmixes = entry.bias is None or (knowledge.samples > 1 and not makes_zeros(model, entry))
         return [Entry("cpa", lambda _: cpa(), None)] if unmixes else []
     if divides or len(knowledge.input_shape) < IMAGE_RANK or feature_layer(model) is None:
         return []

@@ -45,6 +45,7 @@ def check_update(
     trained: Tree = {name: value for name, value in target.model.named_parameters() if value.requires_grad}
 
     def prepare() -> Check:
+        _check_others(target.model, trained, sent)
         if (
             resting is not None and not resting.exact and settings.label_threshold == 1
         ):  # nothing is left to attack with
@@ -178,6 +179,21 @@ def _check_sent(before: Tree, sent: Tree) -> None:
     for name in before:  # a sum may also overflow
         if not bool(sent[name].isfinite().all()):
             raise InputError(f"sent[{name!r}] holds NaN or infinity")
+
+
+def _check_others(module: nn.Module, trained: Tree, sent: Tree) -> None:
+    """Refuse what is sent beside the trained parameters if it is no array of the model, such as buffers of another network."""
+    held = dict(module.named_parameters()) | dict(module.named_buffers()) | module.state_dict()
+    for name, value in sent.items():
+        if name in trained or not value.is_floating_point():
+            continue
+        if name not in held:
+            raise InputError(f"sent[{name!r}] does not belong to the model: {type(module).__name__} has no such array")
+        if held[name].shape != value.shape:
+            want, got = tuple(held[name].shape), tuple(value.shape)
+            raise InputError(f"sent[{name!r}] must have the shape {want} of the model, got {got}")
+        if bool(value.isnan().any()):
+            raise InputError(f"sent[{name!r}] holds NaN")
 
 
 def _above(share: float, threshold: float) -> Status:

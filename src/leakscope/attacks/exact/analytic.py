@@ -63,6 +63,8 @@ class Analytic:
             raise InputError(
                 f"the first layer of {model.name!r} ({entry.weight}) is private: the analytic attack never sees it"
             )
+        if (problem := no_ratio(model)) is not None:
+            raise InputError(problem)
         if entry is None or entry.bias is None:
             raise InputError(
                 f"model {model.name!r} does not begin with a dense layer with a bias that is trained; the analytic attack "
@@ -80,6 +82,14 @@ class Analytic:
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
         enough = (bias != 0).sum(1) > (knowledge.samples if knowledge.samples > 1 else 0)
         return exact_result(pictures, labels, fit, torch.where(enough, self.threshold, -1.0))
+
+
+def no_ratio(model: Model) -> str | None:
+    """Return that a first dense layer has no bias to divide by, and which attack reads it all the same; None if it has one."""
+    entry = model.entry
+    if entry is None or entry.bias is not None:
+        return None
+    return f"the first layer of {model.name!r} ({entry.weight}) has no bias, so its ratio is unknown: use cpa, which needs no bias"
 
 
 def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:

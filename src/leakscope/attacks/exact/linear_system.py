@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
-from leakscope.attacks.exact.analytic import exact_result, first_layer, labels_of, relative_residual
+from leakscope.attacks.exact.analytic import exact_result, first_layer, labels_of, no_ratio, relative_residual
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
@@ -39,6 +39,8 @@ class LinearSystem:
         entry = model.entry
         check_observation(model, observation, knowledge, seeds)
         del execution
+        if (problem := no_ratio(model)) is not None:
+            raise InputError(problem)
         if entry is None or entry.bias is None or {entry.weight, entry.bias} & model.private:
             raise InputError(
                 f"model {model.name!r} does not begin with a dense layer whose weight and bias are sent: theorem 2.1 has no "

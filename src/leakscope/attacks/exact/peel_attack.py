@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
-from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
+from leakscope.attacks.exact.analytic import exact_result, labels_of, no_ratio, recover
 from leakscope.attacks.exact.layer_probe import is_behind, read_layer, unit_of
 from leakscope.attacks.exact.ledger import Peeled, Probe, Update
 from leakscope.attacks.exact.newton import solve_batch
@@ -64,6 +64,8 @@ class Peeling:
         """Return the samples of every trial; the mismatch is the share of the layer's gradient that no certified sample explains."""
         check_observation(model, observation, knowledge, seeds)
         entry = model.entry
+        if (problem := no_ratio(model)) is not None:
+            raise InputError(problem)
         if entry is None or entry.bias is None or {entry.weight, entry.bias} & model.private:
             raise InputError(
                 f"peeling reads a first dense layer with a bias, and {model.name!r} shares none: use cpl or ig"
