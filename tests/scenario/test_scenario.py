@@ -25,7 +25,6 @@ from leakscope.sweep.driver import unfold
 from leakscope.sweep.engines import serial
 from leakscope.sweep.objects import batch_of, data_of, items_of, load_data, network_of
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 SMALL: dict[str, Any] = {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl", "trials": 2, "baselines": []}
 
 
@@ -346,17 +345,6 @@ def test_raising_the_trials_keeps_those_there_are() -> None:
 
 
 # -- files
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_examples_are_valid_and_survive_a_round_trip(path: Path) -> None:
-    scenario = read_scenario(path)
-    again = scenario_of(read_text(scenario.text).data)  # type: ignore[arg-type]
-    assert [cell.id for cell in scenario.cells()] == [cell.id for cell in again.cells()]
-
-
-def test_there_are_four_examples() -> None:
-    assert len(EXAMPLES) >= 4
 
 
 def test_the_json_schema_knows_every_field_and_piece() -> None:

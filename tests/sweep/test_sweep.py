@@ -16,8 +16,7 @@ from leakscope.attacks.engine.footprint import BASE
 from leakscope.core.errors import InputError, TooLargeError
 from leakscope.kernels.memory import available, peak_bytes
 from leakscope.play import Exposure
-from leakscope.scenario import read_scenario, scenario_of
-from leakscope.scenario.text import read_text
+from leakscope.scenario import scenario_of
 from leakscope.store import Landing, Run
 from leakscope.sweep import chunk as chunk_module
 from leakscope.sweep import make_plan
@@ -28,8 +27,6 @@ from leakscope.sweep.engines import processes
 from leakscope.sweep.plan import group_trials, share_of_memory
 from leakscope.sweep.stored_plan import chunks_of, read_plan
 from sweeper import SMALL, content, small, sweep
-
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 
 
 @pytest.fixture(scope="module")
@@ -239,31 +236,6 @@ def test_a_scenario_that_cannot_run_leaves_nothing_behind(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="dense layer"):
         sweep(tmp_path / "r", bad, measure=True)
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in ("noise", "starts", "batches"))) for p in EXAMPLES],
-    ids=[p.stem for p in EXAMPLES],
-)
-def test_examples_run_at_small_size(path: Path, tmp_path: Path) -> None:
-    data: Any = read_text(path.read_text(encoding="utf-8")).data
-    for attack in data.get("attacks", [data.get("attack")]):
-        attack["iterations"] = 1
-    data |= {"trials": 1, "precision": {"form": "native"}, "baselines": ["class_mean"]}
-    data["data"] = {
-        "name": "digits",
-        **({k: v for k, v in data["data"].items() if k != "name"} if isinstance(data["data"], dict) else {}),
-    }
-    model = data["model"] if isinstance(data["model"], dict) else {"name": data["model"]}
-    data["model"] = {**(model if model["name"].startswith("lenet") else {"name": "lenet_dlg"}), "width": 4}
-    for axes in (data.get("grid", {}), data.get("zip", {})):
-        for name in axes:
-            axes[name] = axes[name][:2]
-    done = sweep(tmp_path / "r", scenario_of(data))
-    assert done.left == 0
-    assert done.wanted > 2
-    assert read_scenario(path).cell_count >= 4
 
 
 # -- kill -9

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import leakscope
 from leakscope.cli import app
+from leakscope.core.errors import InputError
 from leakscope.data import SOURCES
+from leakscope.models import build
 from leakscope.play.text_leak import Mark, ShownSentence
 from leakscope.report.cells import TEXT_DATA
 from leakscope.report.page import render
@@ -23,8 +29,9 @@ from leakscope.store import Run
 from leakscope.sweep import run_scenario
 from leakscope.sweep.chunk import joined
 from leakscope.sweep.engines import serial
-from leakscope.training import training_of
+from leakscope.training import run_training, training_of
 from leakscope.training.objects import make_objects
+from own_pieces import no_plugins
 
 TAG = {"name": "tag", "iterations": 3}
 SCENARIO: dict[str, Any] = {
@@ -35,6 +42,11 @@ SCENARIO: dict[str, Any] = {
     "trials": 2,
     "precision": {"form": "native"},
 }
+
+TRAINING: dict[str, Any] = {
+    "data": "grammar", "model": {"name": "gpt", "width": 16, "heads": 2}, "weights": "transformer", "rounds": 1,
+    "partition": {"name": "iid", "clients": 4}, "client": {"local": {"epochs": 1}},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +204,95 @@ def test_the_page_knows_every_set_of_sentences() -> None:
     assert set(TEXT_DATA) == {name for name, source in SOURCES.items() if source.kind == "text"}
 
 
+class TwoLayers(nn.Module):
+    """A user's network over token numbers, causal, with frozen random features that no scheme of first weights draws."""
+
+    def __init__(self, tokens: int, classes: int, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(tokens, width)
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+        self.register_buffer("features", torch.rand(width))
+        self.features: Tensor
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        later = torch.full((len(places), len(places)), -torch.inf, device=tokens.device).triu(1)
+        x = self.blocks(self.words(tokens) + self.places(places), mask=later)
+        output: Tensor = self.head(x[:, -1] * self.features)
+        return output
+
+
+def two_layers(*, input_shape: Sequence[int], classes: int, vocabulary: int, width: int = 32) -> nn.Module:
+    return TwoLayers(input_shape[0], classes, vocabulary, width)
+
+
+def test_an_own_network_over_tokens_is_named_in_scenarios_and_trainings(tmp_path: Path) -> None:
+    own = {**SCENARIO, "model": {"name": "two_layers", "width": 48}, "attacks": ["bag_of_words", "span_test", TAG]}
+    padded = {**own, "data": {**SCENARIO["data"], "length": 6, "shortest": 3}}
+    with no_plugins():
+        leakscope.register_model("two_layers", two_layers)
+        run_scenario(scenario_of(own), tmp_path / "run", engine=serial, measure=False)
+        run = Run.open(tmp_path / "run")
+        assert scores(run, "span_test")["whole"] == 1
+        assert scores(run, "bag_of_words")["token_recall"] == 1
+        with pytest.raises(ScenarioError, match="two_layers takes no padding"):
+            run_scenario(scenario_of(padded), tmp_path / "padded", engine=serial, measure=False)
+        with pytest.raises(ScenarioError, match="two_layers is for sentences, digits holds none"):
+            run_scenario(scenario_of({**own, "data": "digits"}), tmp_path / "digits", engine=serial, measure=False)
+        with pytest.raises(InputError, match="has the name of a built-in model"):
+            leakscope.register_model("mlp", two_layers)
+        result = run_training(training_of({**TRAINING, "model": "two_layers"}), tmp_path / "training")
+        assert max(result.checkpoints) == 1
+
+
+def test_what_a_network_draws_comes_from_its_seed_and_no_global_generator_moves() -> None:
+    with no_plugins():
+        leakscope.register_model("two_layers", two_layers)
+        before = torch.get_rng_state()
+
+        def features(seed: int) -> Tensor:
+            torch.rand(1)
+            return build("two_layers", (4,), 2, {"vocabulary": 9}, seed=seed).buffers["network.features"]
+
+        first, again, other = features(0), features(0), features(1)
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+        torch.set_rng_state(before)
+        moved = torch.rand(4)
+        torch.set_rng_state(before)
+        features(3)
+        torch.set_rng_state(before)
+        with mock.patch("torch.cuda.manual_seed_all") as cuda:
+            build("two_layers", (4,), 2, {"vocabulary": 9})
+        cuda.assert_not_called()
+        assert torch.equal(torch.rand(4), moved)
+
+
+def test_a_training_cuts_pads_and_generates_its_sentences_as_told(tmp_path: Path) -> None:
+    data = {"name": "grammar", "length": 9, "shortest": 4, "words": 60, "examples": 40}
+    made = make_objects(training_of({**TRAINING, "data": data}))
+    assert made.data.input_shape == (9,)
+    assert len(made.trained.parameters["network.embedding.weight"]) == len(made.data.words) < 100
+    assert bool((made.data.x_train == 0).any())
+    result = run_training(training_of({**TRAINING, "data": data}), tmp_path / "run")
+    assert max(result.checkpoints) == 1
+    with pytest.raises(InputError, match="another training"):
+        run_training(training_of({**TRAINING, "data": {**data, "length": 8}}), tmp_path / "run")
+    stamped = training_of({**TRAINING, "data": "grammar"}).decisive["data"]
+    assert not {"length", "words", "shortest"} & set(stamped)  # type: ignore[call-overload]
+    for wrong, why in (
+        ({"length": 0}, "in 1 .. 512"),
+        ({"shortest": 9}, "in 1 .. 8"),
+        ({"words": 3}, "in 10 .. 50000"),
+    ):
+        with pytest.raises(ScenarioError, match=f"TrainingData.*{why}"):
+            training_of({**TRAINING, "data": {"name": "grammar", **wrong}})
+
+
 def test_a_training_has_the_vocabulary_of_its_sentences_and_refuses_networks_of_pictures() -> None:
-    told: dict[str, Any] = {
-        "data": "grammar", "model": {"name": "gpt", "width": 16, "heads": 2}, "weights": "transformer", "rounds": 1,
-        "partition": {"name": "iid", "clients": 4}, "client": {"local": {"epochs": 1}},
-    }  # fmt: skip
-    made = make_objects(training_of(told))
+    made = make_objects(training_of(TRAINING))
     assert made.trained.parameters["network.embedding.weight"].shape == (len(made.data.words), 16)
     with pytest.raises(ScenarioError, match="mlp is for pictures and tables"):
-        make_objects(training_of({**told, "model": "mlp"}))
+        make_objects(training_of({**TRAINING, "model": "mlp"}))

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-import yaml
 
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
@@ -328,18 +327,6 @@ def test_the_papers_federations_are_what_the_papers_say() -> None:
     assert federation.server == Averaging()
     assert sme.checkpoints == (5, 10, 20)
     assert sme.model.name == "cnn_mnist"
-
-
-@pytest.mark.parametrize("name", ["train_cpl", pytest.param("train_sme", marks=pytest.mark.slow)])
-def test_the_examples_run_at_a_small_size(tmp_path: Path, name: str) -> None:
-    data = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
-    data["data"]["examples"] = 40
-    data["partition"]["clients"] = 10
-    data["client"]["local"]["epochs"] = 1
-    data |= {"rounds": 2, "checkpoints": [1], "evaluate": 2}
-    result = run_training(training_of(data), tmp_path)
-    assert sorted(result.checkpoints) == [1, 2]
-    assert len(result.sizes) == 10
 
 
 def test_defaults_are_filled_in_and_a_name_alone_will_do() -> None:

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
 
@@ -37,9 +36,9 @@ from leakscope.data import SOURCES, load
 from leakscope.defences import Defence
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
-from leakscope.models import Init, Transformer, draw_parameters, from_module
+from leakscope.models import Init, Transformer, build_module, draw_parameters, from_module
 from leakscope.scenario.cell import ModelChoice
-from leakscope.scenario.components import KINDS, STRICT, AlsoByName, component_type, list_of, model_of
+from leakscope.scenario.components import KINDS, STRICT, AlsoByName, build_field, component_type, list_of, model_of
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.reader import UserFile, read_user_file
 from leakscope.scenario.schema import build_value
@@ -104,9 +103,7 @@ def _target(name: str, built: object) -> Target:
 
 def named_model(name: str, shape: tuple[int, ...], classes: int) -> Target:
     """Return a network by name as a target without data."""
-    with torch.random.fork_rng(devices=[]):
-        module: nn.Module = KINDS["model"].build({"name": name}, input_shape=shape, classes=classes)
-    return Target(model=module, input_shape=shape)
+    return Target(model=build_module(name, shape, classes, {}), input_shape=shape)
 
 
 def read_request(path: Path) -> Request:
@@ -257,8 +254,8 @@ def _named(path: Path, asked: AuditFile) -> Target:
     part = range(choice.first, min(choice.first + SAMPLE, data.size(choice.part)))
     inputs, labels = data.pictures(choice.part, part), data.labels(choice.part, part)
     shape, classes = tuple(inputs.shape[1:]), data.classes
-    settings = {"name": asked.model.name, **settings_for(asked.model, data)}
-    module: nn.Module = KINDS["model"].build(settings, input_shape=shape, classes=classes)
+    settings = {name: build_field(name, value) for name, value in settings_for(asked.model, data).items()}
+    module = build_module(asked.model.name, shape, classes, settings, seed=asked.seed or 0)
     drawn = draw_parameters(from_module(module, input_shape=shape), asked.weights, random.key([asked.seed or 0]))
     module.load_state_dict({name: value[0] for name, value in drawn.items()}, strict=False)
     if data.kind == "text":

@@ -5,7 +5,12 @@ from leakscope.models.adapter import (
     Functional as Functional, from_module as from_module, unfrozen as unfrozen,
 )  # fmt: skip
 from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_mode as in_train_mode
-from leakscope.models.catalogue import MODELS as MODELS, TEXT_MODELS as TEXT_MODELS, build as build
+from leakscope.models.catalogue import (
+    MODELS as MODELS,
+    TEXT_MODELS as TEXT_MODELS,
+    build as build,
+    build_module as build_module,
+)
 from leakscope.models.checkpoint import Checkpoint as Checkpoint, read_checkpoint as read_checkpoint
 from leakscope.models.dropout import KeyedDropout as KeyedDropout
 from leakscope.models.features import features_of as features_of

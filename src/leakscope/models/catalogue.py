@@ -21,6 +21,7 @@ from leakscope.models.lenet import lenet_cpl, lenet_dlg, lenet_sme
 from leakscope.models.resnet import resnet8, resnet20, resnet20_cpl, resnet20_dlg
 from leakscope.models.resnet18 import resnet18
 from leakscope.models.text_classifiers import bert_classifier, gpt_classifier
+from leakscope.models.token_model import token_model
 from leakscope.models.vit import vit
 from leakscope.models.vit_b16 import vit_b16
 
@@ -48,6 +49,20 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 TEXT_MODELS: dict[str, Callable[..., nn.Module]] = {"gpt": gpt_classifier, "bert": bert_classifier}  # of token numbers
 
 
+def build_module(
+    name: str, input_shape: Sequence[int], classes: int, settings: Mapping[str, object], *, seed: int = 0
+) -> nn.Module:
+    """Return a network of the catalogue as its builder makes it; one over tokens takes their numbers in any type.
+
+    What the builder draws comes from `seed`. Torch's global generators are left as they were.
+    """
+    builder = lookup({**MODELS, **TEXT_MODELS}, name, "model")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed those of CUDA
+        module = builder(input_shape=input_shape, classes=classes, **settings)
+    return token_model(module) if name in TEXT_MODELS else module
+
+
 def build(
     name: str,
     input_shape: Sequence[int] = (1, 28, 28),
@@ -69,9 +84,7 @@ def build(
     known = {key: key for key in inspect.signature(builder).parameters if key not in ("input_shape", "classes")}
     for key in chosen:
         lookup(known, key, f"setting of {name}")
-    with torch.random.fork_rng(devices=[]):  # layers draw initial values, which are replaced
-        module = builder(input_shape=input_shape, classes=classes, **chosen)
-    module.eval()
+    module = build_module(name, input_shape, classes, chosen, seed=seed).eval()
     for layer in module.modules():
         if isinstance(layer, KeyedDropout | nn.Dropout):
             layer.train()

@@ -79,6 +79,8 @@ def is_transformer(module: nn.Module) -> bool:
 
 def token_model(module: nn.Module) -> nn.Module:
     """Return a network over tokens as a module of one tensor, N x T numbers; a model of `transformers` is changed to plain attention."""
+    if isinstance(module, TokensFromNumbers | TransformerLogits):
+        return module
     if not is_transformer(module):
         return TokensFromNumbers(module)
     for layer in module.modules():

@@ -32,7 +32,7 @@ def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     An unreadable checkpoint is reported by a later check.
     """
-    settings = {key: _older(key, value) for key, value in settings.items() if value or key != "metrics"}
+    settings = {key: older(key, value) for key, value in settings.items() if value or key != "metrics"}
     weights = settings["weights"]
     if weights["name"] != "checkpoint" or weights["sha256"]:
         return settings
@@ -43,8 +43,8 @@ def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "weights": {**weights, "sha256": digest}}
 
 
-def _older(field: str, value: Any) -> Any:
-    """Return a field of a cell without the settings in `ADDED` that have their default."""
+def older(field: str, value: Any) -> Any:
+    """Return a field of a cell or training without the settings in `ADDED` that have their default."""
     added = ADDED.get(field, {})
     return {key: each for key, each in value.items() if key not in added or each != added[key]} if added else value
 

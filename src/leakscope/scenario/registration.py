@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from torch import nn
@@ -14,7 +15,7 @@ from leakscope.core.plugins import register
 from leakscope.data import SOURCES, Source
 from leakscope.defences import DEFENCES, Defence
 from leakscope.metrics import METRICS, Metric
-from leakscope.models import MODELS
+from leakscope.models import MODELS, TEXT_MODELS
 from leakscope.scenario.components import KINDS, file_fields
 
 SUITE = "suite"  # in audits: all attacks of the fixed suite
@@ -42,9 +43,14 @@ def register_data(name: str, source: Source) -> None:
 
 
 def register_model(name: str, builder: Callable[..., nn.Module]) -> None:
-    """Register a network: a function of `input_shape`, `classes` and settings with defaults that returns an `nn.Module`."""
+    """Register a network: a function of `input_shape`, `classes` and settings with defaults that returns an `nn.Module`.
+
+    One over tokens also takes `vocabulary`, and `padding` if it can mask that token; both come from the data.
+    """
     _check_settings("model", name, builder)
-    register("model", MODELS, name, builder)
+    text = "vocabulary" in inspect.signature(builder).parameters
+    mine, other = (TEXT_MODELS, MODELS) if text else (MODELS, TEXT_MODELS)
+    register("model", mine, name, builder, taken=other)
 
 
 def register_metric(metric: Metric) -> None:

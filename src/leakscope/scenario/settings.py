@@ -42,7 +42,7 @@ class DataChoice:
     words: int | None = None  # vocabulary of generated sentences (2000)
 
     def __post_init__(self) -> None:
-        kind = lookup(SOURCES, self.name, "data set").kind
+        lookup(SOURCES, self.name, "data set")
         if self.first < 0:
             raise InputError(f"DataChoice.first must not be below 0, got {self.first}")
         if self.samples < 1:
@@ -51,13 +51,18 @@ class DataChoice:
             raise InputError(f"DataChoice.mix must be given with order writers, got {self.mix}")
         if self.size is not None and not 1 <= self.size <= MOST_SIDE:
             raise InputError(f"DataChoice.size must be in 1 .. {MOST_SIDE}, got {self.size}")
-        if self.length is not None and (kind != "text" or not 1 <= self.length <= MOST_LENGTH):
-            raise InputError(f"DataChoice.length is for sentences, in 1 .. {MOST_LENGTH}, got {self.length}")
-        longest = LENGTH if self.length is None else self.length
-        if self.shortest is not None and (kind != "text" or not 1 <= self.shortest <= longest):
-            raise InputError(f"DataChoice.shortest is for sentences, in 1 .. {longest}, got {self.shortest}")
-        if self.words is not None and (self.name != GENERATED or not LEAST_WORDS <= self.words <= MOST_WORDS):
-            raise InputError(f"DataChoice.words is for {GENERATED}, in {LEAST_WORDS} .. {MOST_WORDS}, got {self.words}")
+        check_sentences("DataChoice", self.name, self.length, self.words, self.shortest)
+
+
+def check_sentences(owner: str, name: str, length: int | None, words: int | None, shortest: int | None) -> None:
+    """Refuse settings of sentences on other data or out of range; `owner` is the class whose fields they are."""
+    text, longest = SOURCES[name].kind == "text", LENGTH if length is None else length
+    if length is not None and not (text and 1 <= length <= MOST_LENGTH):
+        raise InputError(f"{owner}.length is for sentences, in 1 .. {MOST_LENGTH}, got {length}")
+    if shortest is not None and not (text and 1 <= shortest <= longest):
+        raise InputError(f"{owner}.shortest is for sentences, in 1 .. {longest}, got {shortest}")
+    if words is not None and (name != GENERATED or not LEAST_WORDS <= words <= MOST_WORDS):
+        raise InputError(f"{owner}.words is for {GENERATED}, in {LEAST_WORDS} .. {MOST_WORDS}, got {words}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_data.applying import to_unit
-from leakscope.models import MODELS, build, from_module
+from leakscope.models import build, build_module, from_module
 from leakscope.models.checkpoint import pack_checkpoint
 from leakscope.store.disk import replacing
 
@@ -284,8 +284,7 @@ def first_module(network: str, shape: Sequence[int], classes: int, settings: Set
     """Return a network in train mode with the first weights of ATS: Kaiming normal by fan-out for convolutions, else PyTorch's."""
     first = build(network, shape, classes, settings, seed=seed).parameters
     key = random.fold(random.key(seed), "kaiming")
-    with torch.random.fork_rng(devices=[]):
-        module = MODELS[network](input_shape=shape, classes=classes, **settings)
+    module = build_module(network, shape, classes, settings, seed=seed)
     with torch.no_grad():
         for name, value in module.named_parameters():
             value.copy_(first[name])

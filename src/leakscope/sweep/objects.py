@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,9 +36,13 @@ IMAGES = "pictures and tables"
 PUBLIC = 2000  # images of a dishonest server
 
 
-def load_data(name: str, size: int | None = None) -> Dataset:
-    """Return a data set, cached; with a size, its images are resized to size x size."""
-    return _read(name) if size is None else replace(_read(name), side=size)
+def load_data(
+    name: str, size: int | None = None, length: int | None = None, words: int | None = None, shortest: int | None = None
+) -> Dataset:
+    """Return a data set, cached; with a size, its images are resized to size x size; the others are of `sentence_set`."""
+    sizes = (length, words, shortest)
+    data = _read(name) if all(each is None for each in sizes) else _sentences(name, *sizes)
+    return data if size is None else replace(data, side=size)
 
 
 @until_registration
@@ -48,13 +53,7 @@ def _read(name: str) -> Dataset:
 
 def data_of(choice: DataChoice) -> Dataset:
     """Return the data set of a cell."""
-    data = _stored(choice.name, choice.length, choice.words, choice.shortest)
-    return data if choice.size is None else replace(data, side=choice.size)
-
-
-def _stored(name: str, length: int | None, words: int | None, shortest: int | None) -> Dataset:
-    sizes = (length, words, shortest)
-    return load_data(name) if all(each is None for each in sizes) else _sentences(name, *sizes)
+    return load_data(choice.name, choice.size, choice.length, choice.words, choice.shortest)
 
 
 @functools.lru_cache(maxsize=8)
@@ -99,6 +98,8 @@ def settings_for(model: ModelChoice, data: Dataset) -> dict[str, Any]:
         )
         raise InputError(f"{model.name} {what}")
     padding = {} if data.padding is None else {"padding": data.padding}
+    if padding and "padding" not in inspect.signature(TEXT_MODELS[model.name]).parameters:
+        raise InputError(f"{model.name} takes no padding, so it would read it as a word: leave out data.shortest")
     return {**model.settings, **({"vocabulary": len(data.words)} if text else {}), **padding}
 
 
@@ -121,7 +122,7 @@ def fingerprint(
     name: str, part: Part, length: int | None = None, words: int | None = None, shortest: int | None = None
 ) -> str:
     """Return a hash of a part's examples, so that a trial on other data has another id."""
-    data = _stored(name, length, words, shortest)
+    data = load_data(name, None, length, words, shortest)
     digest = hashlib.sha256()
     for array in (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test):
         digest.update(f"{array.shape}{array.dtype}".encode())

@@ -24,9 +24,11 @@ from leakscope.federated import SELECTIONS, SERVERS, Count, Decay, Federation, S
 from leakscope.models import Init
 from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.components import KINDS, STRICT, AlsoByName, Kind, component_type, kind_type, list_of, model_of
+from leakscope.scenario.identity import older
 from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.reader import UserFile, read_user_file, user_file_of
 from leakscope.scenario.schema import build_value, make_client
+from leakscope.scenario.settings import check_sentences
 
 KIND = "a training file"
 MOST_ROUNDS = 1_000_000
@@ -48,12 +50,16 @@ class TrainingData:
     scaling: Literal["none", "statistics"] = "none"  # statistics: by the set's mean and standard deviation
     size: int | None = None  # images are resized to size x size
     examples: int | None = None
+    length: int | None = None  # words of a sentence (8), longer ones are cut and shorter ones left out
+    shortest: int | None = None  # least words of a sentence: shorter ones than `length` are padded
+    words: int | None = None  # vocabulary of generated sentences (2000)
 
     def __post_init__(self) -> None:
         lookup(SOURCES, self.name, "data set")
         for name, value in (("size", self.size), ("examples", self.examples)):
             if value is not None and value < 1:
                 raise InputError(f"TrainingData.{name} must be at least 1, got {value}")
+        check_sentences("TrainingData", self.name, self.length, self.words, self.shortest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +110,12 @@ class Training:
             seed=self.seed,
             together=self.precision.together,
         )
+
+    @property
+    def decisive(self) -> dict[str, object]:
+        """Return the plain settings that change the numbers of a round; younger ones of the data are left out at their default."""
+        kept = {name: value for name, value in self.plain.items() if name not in BESIDE}
+        return {**kept, "data": older("data", kept["data"])}
 
     def error(self, problems: list[Problem]) -> ScenarioError:
         """Return problems found later (a model that does not fit the data) as an error with their lines."""

@@ -49,7 +49,7 @@ def make_objects(training: Training, device: str = "cpu") -> TrainingObjects:
     """Return the objects of a training, or raise what does not fit together, with its line."""
     choice = training.data
     with naming_field(training, "data"):
-        data = load_data(choice.name, choice.size)
+        data = load_data(choice.name, choice.size, choice.length, choice.words, choice.shortest)
     model = _model(training, data, device)
     holdings = _holdings(training, data)
     scaling = data.statistics if choice.scaling == "statistics" else data.scaling

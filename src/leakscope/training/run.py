@@ -39,7 +39,7 @@ from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
 from leakscope.store.disk import PART, clear_errors, locked, make_folder, replacing
 from leakscope.sweep.objects import fingerprint
-from leakscope.training.file import BESIDE, Training
+from leakscope.training.file import Training
 from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects, naming_field
 from leakscope.training.result import (
     CURVE,
@@ -299,9 +299,9 @@ def _refuse_other_files(directory: Path) -> None:
 
 def _stamp(training: Training, device: str) -> str:
     """Return the hash of all that determines the numbers of a training, without its title and number of rounds."""
-    decisive = {key: value for key, value in training.plain.items() if key not in BESIDE}
+    decisive, data = training.decisive, training.data
     if isinstance(training.weights, Checkpoint):
         decisive["weights"] = Checkpoint(training.weights.path, training.weights.round).digest()
-    digests = [fingerprint(training.data.name, part) for part in ("train", "test")]
+    digests = [fingerprint(data.name, part, data.length, data.words, data.shortest) for part in ("train", "test")]
     text = json.dumps([RESULTS, decisive, digests, device], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

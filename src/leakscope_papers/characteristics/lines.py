@@ -21,7 +21,7 @@ from leakscope.scenario.settings import DataChoice
 from leakscope.store import Run
 from leakscope.sweep.objects import data_of
 from leakscope.training import Training, training_of
-from leakscope.training.file import BESIDE, TrainingData
+from leakscope.training.file import TrainingData
 
 DEFENDED = ("defences", "client.on_model", "client.on_data")
 KNOWS_DEFENCE = "knowledge.defence"
@@ -154,7 +154,9 @@ def training_under(training: Training, settings: CellSettings) -> Training:
 
 
 def _looks(data: TrainingData | DataChoice) -> dict[str, object]:
-    return {"name": data.name, "size": data.size, "scaling": data.scaling}
+    sentences = {name: getattr(data, name) for name in ("length", "shortest", "words")}
+    given = {name: value for name, value in sentences.items() if value is not None}
+    return {"name": data.name, "size": data.size, "scaling": data.scaling, **given}
 
 
 def _words(plain: Mapping[str, object]) -> str:
@@ -163,8 +165,7 @@ def _words(plain: Mapping[str, object]) -> str:
 
 def folder_of(under: Training) -> str:
     """Return a folder name for a training under a defence, independent of its number of rounds."""
-    decisive = {name: value for name, value in under.plain.items() if name not in BESIDE}
-    text = json.dumps(decisive, sort_keys=True)
+    text = json.dumps(under.decisive, sort_keys=True)
     names = [str(KINDS["defences"].describe(defence)["name"]) for defence in under.defences]
     names += [name for name in ("on_model", "on_data") if getattr(under.client, name) is not None]
     return "-".join([*names, hashlib.sha256(text.encode()).hexdigest()[:10]])
