@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from leakscope.core.registry import summary
 from leakscope.report.threat import CHOSEN, threat_of
@@ -14,6 +15,7 @@ from leakscope.servers.catalogue import MANIPULATIONS
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "dishonest_server.yaml"
 PLAYED: dict[str, Any] = {
     "name": "dishonest",
     "data": {"name": "digits", "samples": 4},
@@ -40,6 +42,22 @@ def test_a_scenario_plays_manipulations_on_clients_that_get_their_weights(tmp_pa
     threat = threat_of([*run.cells()])
     assert "G (Data-Enhanced Manipulator)" in threat.words
     assert CHOSEN in threat.mixed  # analytic does not choose them
+
+
+def test_the_example_shows_a_dishonest_server_and_noise_that_stops_it(tmp_path: Path) -> None:
+    file = yaml.safe_load(EXAMPLE.read_text())
+    file["data"]["samples"], file["model"]["hidden"], file["trials"] = 12, [64], 2
+    noises = [float(each) for each in file["grid"]["defences.1.sigma"]]
+    file["grid"]["defences.1.sigma"] = [noises[0], noises[-1]]
+    run_scenario(scenario_of(file), tmp_path / "run", progress=False, measure=False)
+    run, shares = Run.open(tmp_path / "run"), {}
+    for cell in run.cells():
+        samples = [each for record in run.records(cell=cell.id) for each in record.samples]
+        if "defences" in cell.settings:  # not of a baseline
+            key = cell.settings["attack"]["name"], cell.settings["defences"][1]["sigma"]  # type: ignore[index, call-overload]
+            shares[key] = sum(each.mse < 1e-4 for each in samples) / len(samples)
+    assert shares["imprint", 0] > 0.5 > shares["analytic", 0]
+    assert shares["imprint", noises[-1]] == shares["analytic", noises[-1]] == 0
 
 
 def test_a_page_says_of_every_manipulation_what_it_does_to_the_weights() -> None:
