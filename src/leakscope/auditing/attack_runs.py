@@ -16,6 +16,7 @@ from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attempts import (
     Attempt,
     CutShort,
+    attack_of,
     execution_on,
     find_cut_of,
     iterations_note,
@@ -148,7 +149,7 @@ def run_with(
 ) -> AttackResult:
     """Return the scored result of one attack on all clients, with at most `iterations`; `pace` times it and may end it."""
     execution = timed(exposure.device, entry, iterations, pace, report)
-    method = entry.make(iterations)
+    method = attack_of(entry, iterations)
     exposure = exposure.with_labels() if entry.knows_targets else exposure
     run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
     run = with_metrics(own_metrics(exposure), exposure.batch, run)
