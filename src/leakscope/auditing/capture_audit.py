@@ -55,6 +55,7 @@ from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defenc
 from leakscope.auditing.target import Target, UntestedError, check_batch, make_client
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, WHOLE_SHARE, left_out_statistics, scored_audit
 from leakscope.auditing.tokens.captures import audit_token_captures
+from leakscope.auditing.tokens.columns import unread_columns
 from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
@@ -131,7 +132,8 @@ def _audited(
         buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
     entries, untested = choose_attacks(with_all_rounds(suite[0], owners), suite[1], attacks, exposure)
-    request.untested.extend((*untested, *left_out_statistics(exposure)))
+    unread = unread_columns(request.target.model, exposure)
+    request.untested.extend((*untested, *left_out_statistics(exposure), *unread))
     if known:
         audit = _scored(request, exposure, entries, report, owners, unplayed)
     else:
