@@ -46,9 +46,7 @@ from leakscope.sweep.engines.contract import torch_threads
 LEAST_PUBLIC = 8
 PUBLIC_BASELINES = ("class_mean", "nearest_public")
 COLD = 5.0  # seconds that a first call may take for loading code alone
-PLAY_SHARE = (
-    0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer than these
-)
+PLAY_SHARE = 0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer
 INTERRUPTED = "the audit was interrupted"
 LONG = 0.5  # seconds of an evaluation, from which on all threads are taken untried
 

@@ -28,10 +28,8 @@ from leakscope.play import reconstruct as run_attack
 from leakscope.servers.fishing import Fishing
 
 EXACT_SHARE = 0.3  # of the time left, for an attack without iterations
-PROBE, PROBE_SHARE = (
-    60,
-    0.05,
-)  # evaluations of a probe at most (they are traced after 40), and its share of an attack's time
+PROBE = 60  # evaluations at most; they are traced after 40
+PROBE_SHARE = 0.05  # of an attack's time
 SPARE = 0.9  # share of an attack's time that its iterations are planned for
 GAIN = 1.5  # times as many iterations as before must fit, or an attack is not run again
 PASSES = 3

@@ -61,6 +61,7 @@ from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
+from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -102,8 +103,10 @@ def audit_captures(
         raise InputError(
             "captures are what the server saw: give the examples of all its clients as examples, not aggregate"
         )
-    request = Request(target, start_budget(minutes), minutes, seed, [], [])
+    budget = start_budget(minutes)
     with reporting(progress) as report:
+        load_transforms(report)
+        request = Request(target, replace(budget, began=budget.clock()), minutes, seed, [], [])
         return _audited(Path(directory), request, clients, attacks, report)
 
 

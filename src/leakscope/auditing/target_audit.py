@@ -41,6 +41,7 @@ from leakscope.auditing.tokens.audit import audit_tokens
 from leakscope.auditing.tokens.columns import unread_columns
 from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
+from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -124,6 +125,8 @@ def audit_target(
     who = read_server(server)
     budget = start_budget(minutes)
     with reporting(progress) as report:
+        load_transforms(report)
+        budget = replace(budget, began=budget.clock())
         audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies, server=who)
     return replace(audit, static=inspect_target(target, exposure=audit.exposure))
 
