@@ -6,18 +6,21 @@
 
 Every network gets the whole suite at 1/64, 1/32, ... 1 of the iterations that the attacks' authors run, on digits. A row gives
 the grade at each share and the smallest share from which on the grade, and whether it is a good one (A, B), no longer changes.
-`--out` keeps finished shares as JSON lines, and a second run goes on after them; `--read` prints the table of such files.
+`--out` keeps every verdict as it comes, as a line of JSON, and a second run with as many clients goes on after them, also after it was
+killed in the middle of a line; `--read` prints the table of such files.
 `auditing.attempts.ENOUGH_SHARE` is chosen from the table, which is in docs/reference/audit.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -162,16 +165,40 @@ def row(name: str, found: Sequence[Verdict]) -> str:
     return f"| {name} | {' | '.join([*cells, *ends])} |"
 
 
-def read(files: Sequence[Path]) -> dict[str, list[Verdict]]:
-    """Return the verdicts in the files, by case."""
-    kept: dict[str, list[Verdict]] = {}
+def read(files: Sequence[Path], clients: int | None = None) -> dict[str, list[Verdict]]:
+    """Return the verdicts in the files by case, each from the first share on without a gap; None: of any number of clients."""
+    kept: dict[str, dict[Fraction, Verdict]] = {}
     for file in files:
-        for name, word, recovered in map(json.loads, file.read_text().splitlines() if file.exists() else ()):
-            kept.setdefault(name, []).append((word, recovered))
-    return kept
+        for line in file.read_text("utf-8").splitlines() if file.exists() else ():
+            stored = stored_line(line)
+            if stored is not None and clients in (None, stored["clients"]):
+                verdict = str(stored["grade"]), int(stored["recovered"])
+                kept.setdefault(stored["case"], {})[Fraction(stored["share"])] = verdict
+    return {
+        name: [found[share] for share in itertools.takewhile(found.__contains__, SHARES)]
+        for name, found in kept.items()
+    }
 
 
-def main() -> None:
+def stored_line(line: str) -> dict[str, Any] | None:
+    """Return what a line stores; None for one that a killed run left unfinished."""
+    try:
+        stored = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return stored if isinstance(stored, dict) else None
+
+
+def store(file: Path, **stored: object) -> None:
+    """Append a verdict as a line of its own, on the disk before the next is computed."""
+    torn = file.exists() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
+    with file.open("a", encoding="utf-8") as out:
+        out.write("\n" * torn + json.dumps(stored) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, a row as soon as it is known."""
     parser = argparse.ArgumentParser()
     parser.add_argument("clients", nargs="?", type=int, default=8)
@@ -180,24 +207,31 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--good-only", action="store_true", help="leave a case that is not A or B at the first share")
     parser.add_argument("--only", nargs="*", default=list(CASES))
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     print(f"| network | {' | '.join(map(str, SHARES))} | grade settled | word settled |")
     print("|---" * (len(SHARES) + 3) + "|")
     for name, found in read(given.read or ()).items():
         print(row(name, found))
-    kept = {} if given.out is None else read([given.out])
+    kept = {} if given.out is None else read([given.out], given.clients)
     for name in given.only if given.read is None else ():
         found = kept.get(name, [])
         shares = SHARES[len(found) :]
-        for verdict in verdicts(name, given.clients, given.device, shares) if shares else ():
+        done = not shares or bad(given.good_only, found)
+        for share, verdict in (
+            () if done else zip(shares, verdicts(name, given.clients, given.device, shares), strict=True)
+        ):
             found = [*found, verdict]
-            bad = given.good_only and found[0][0] not in GOOD
             if given.out is not None:
-                with given.out.open("a") as file:
-                    file.write(json.dumps([name, *verdict]) + "\n")
-            if bad:
+                word, recovered = verdict
+                store(given.out, case=name, clients=given.clients, share=str(share), grade=word, recovered=recovered)
+            if bad(given.good_only, found):
                 break
         print(row(name, found), flush=True)
+
+
+def bad(good_only: bool, found: Sequence[Verdict]) -> bool:
+    """Return whether a case is left because its first grade is not good."""
+    return good_only and bool(found) and found[0][0] not in GOOD
 
 
 if __name__ == "__main__":

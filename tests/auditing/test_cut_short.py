@@ -41,9 +41,9 @@ def run_with(outcomes: list[Outcome], hits: list[list[bool]], done: int = 5) -> 
 
 def test_clients_count_whose_attack_used_up_its_iterations_with_something_left_to_find() -> None:
     ends = [Outcome.EXHAUSTED, Outcome.EXHAUSTED, Outcome.CONVERGED, Outcome.STALLED, Outcome.DIVERGED]
-    run = run_with(ends, [[True, False], [True, True], [False, False], [False, False], [False, False]])
+    run = run_with(ends, [[True, False], [True, True], [False, False], [True, True], [True, True]])
     assert find_cut_of(run, 300) == CutShort("x", 5, 300, working=1, clients=5)
-    assert find_cut("x", run.reconstruction, 300) == CutShort("x", 5, 300, working=2, clients=5)  # without the truth
+    assert find_cut("x", run.reconstruction, 300) == CutShort("x", 5, 300, working=4, clients=5)  # without the truth
 
 
 @pytest.mark.parametrize(("iterations", "most"), [(300, 300), (301, 300), (0, None)])
@@ -51,9 +51,22 @@ def test_an_attack_with_all_its_iterations_was_not_cut_short(iterations: int, mo
     assert find_cut_of(run_with([Outcome.EXHAUSTED], [[False]], iterations), most) is None
 
 
-@pytest.mark.parametrize("end", [Outcome.CONVERGED, Outcome.STALLED, Outcome.DIVERGED])
-def test_an_attack_that_ended_by_itself_was_not_cut_short(end: Outcome) -> None:
-    assert find_cut_of(run_with([end], [[False]]), 300) is None
+@pytest.mark.parametrize(
+    ("end", "done", "short"),
+    [
+        (Outcome.CONVERGED, 5, False),
+        (Outcome.PROVED, 5, False),
+        (Outcome.STALLED, 5, True),
+        (Outcome.STALLED, 74, True),
+        (Outcome.STALLED, 75, False),
+        (Outcome.DIVERGED, 5, True),
+        (Outcome.DIVERGED, 75, False),
+    ],
+)
+def test_only_success_ends_an_attack_before_the_share_that_is_enough(end: Outcome, done: int, short: bool) -> None:
+    cut = find_cut_of(run_with([end], [[False]], done), 300)
+    assert cut == (CutShort("x", done, 300, 1, 1) if short else None)
+    assert cut is None or not cut.enough
 
 
 def test_a_padded_place_is_nothing_left_to_find() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakscope import peek
-from leakscope.auditing.attack_runs import expose_clients, plan_exposure
+from leakscope.auditing.attack_runs import expose_clients, plan_exposure, read_labels
+from leakscope.auditing.capture_audit import audit_captures
 from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.core.errors import InputError
@@ -20,6 +23,7 @@ from leakscope.core.types import LocalTraining
 from leakscope.learning import UserLoss
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
+from leakscope.store.captures import Capture, write_capture
 
 M = 24
 
@@ -89,6 +93,64 @@ def test_the_update_is_that_of_the_users_own_training(name: str) -> None:
     seen = exposure.observation.rounds[0].sent
     for got, want in zip(seen.values(), wanted, strict=True):
         torch.testing.assert_close(got[0], want, rtol=1e-4, atol=1e-6)
+
+
+WEIGHTS = torch.tensor([1.0, 2.0, 5.0])
+KINDS: dict[str, nn.Module] = {
+    "weight": nn.CrossEntropyLoss(weight=WEIGHTS),
+    "almost equal weights": nn.CrossEntropyLoss(weight=1 + 1e-4 * WEIGHTS),
+    "a weight of 0": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 0.0, 1.0])),
+    "smoothing": nn.CrossEntropyLoss(label_smoothing=0.1),
+    "faint smoothing": nn.CrossEntropyLoss(label_smoothing=1e-4),
+    "smoothing and weight": nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1),
+    "ignored class": nn.CrossEntropyLoss(ignore_index=1),
+    "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "weighted sum": nn.CrossEntropyLoss(weight=WEIGHTS, reduction="sum"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_cross_entropy_is_taken_for_its_plain_mean(kind: str, tmp_path: Path) -> None:
+    """Clients train with the given loss; rules and proofs that read plain cross entropy stay away, and are named."""
+    model, labels, loss = dense(3), torch.arange(M) % 3, KINDS[kind]
+    exposure = expose_clients(
+        make_subject(Target(model=model, inputs=table(), labels=labels, loss=loss, examples=4)), 1, 0
+    )
+    (inputs,), (targets,) = exposure.batch.inputs, exposure.batch.compared
+    wanted = torch.autograd.grad(loss(model(inputs), targets), list(model.parameters()))
+    plain = torch.autograd.grad(F.cross_entropy(model(inputs), targets), list(model.parameters()))
+    for got, want in zip(exposure.observation.rounds[0].sent.values(), wanted, strict=True):
+        torch.testing.assert_close(got[0], want, rtol=1e-5, atol=1e-7)
+    assert not all(torch.equal(want, other) for want, other in zip(wanted, plain, strict=True))
+    entries, untested = plan_exposure(exposure)
+    assert not {"peeling", "cpa"} & {entry.name for entry in entries}
+    reading = read_labels(exposure)
+    assert isinstance(reading, Untested)
+    assert "CrossEntropyLoss" in reading.why
+    named = {item.what: item.why for item in untested}
+    assert "ig" in {entry.name for entry in entries} or "targets cannot be searched" in named["ig"]
+
+    seen = peek(model, inputs, targets, loss=loss).shown.exposure
+    for got, want in zip(seen.observation.rounds[0].sent.values(), wanted, strict=True):
+        torch.testing.assert_close(got[0], want, rtol=1e-5, atol=1e-7)
+    sent = dict(zip(dict(model.named_parameters()), wanted, strict=True))
+    before = dict(model.state_dict())
+    told: dict[str, Any] = {"partition": 0, "examples": 4, "shares": "gradient"}
+    write_capture(tmp_path, Capture(round=1, client="0", before=before, sent=sent, **told))
+    given = Target(model=model, input_shape=(6,), loss=loss, truth=lambda _: (inputs, targets))
+    made = audit_captures(tmp_path, given, minutes=0.02)
+    assert isinstance(made.exposure.client.loss, UserLoss)  # type: ignore[union-attr]
+    assert not {run.name for run in made.runs} & {"peeling", "cpa"}
+
+
+@pytest.mark.parametrize("ignored", [-100, 255])
+def test_an_ignored_label_is_named(ignored: int) -> None:
+    labels = torch.arange(M) % 3
+    labels[0] = ignored
+    with pytest.raises(InputError, match="ignore_index"):
+        make_subject(
+            Target(model=dense(3), inputs=table(), labels=labels, loss=nn.CrossEntropyLoss(ignore_index=ignored))
+        )
 
 
 def test_a_batch_counts_what_division_recovers() -> None:

@@ -16,6 +16,7 @@ from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attempts import (
     Attempt,
     CutShort,
+    attack_of,
     execution_on,
     find_cut_of,
     iterations_note,
@@ -45,9 +46,7 @@ from leakscope.sweep.engines.contract import torch_threads
 LEAST_PUBLIC = 8
 PUBLIC_BASELINES = ("class_mean", "nearest_public")
 COLD = 5.0  # seconds that a first call may take for loading code alone
-PLAY_SHARE = (
-    0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer than these
-)
+PLAY_SHARE = 0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer
 INTERRUPTED = "the audit was interrupted"
 LONG = 0.5  # seconds of an evaluation, from which on all threads are taken untried
 
@@ -148,7 +147,7 @@ def run_with(
 ) -> AttackResult:
     """Return the scored result of one attack on all clients, with at most `iterations`; `pace` times it and may end it."""
     execution = timed(exposure.device, entry, iterations, pace, report)
-    method = entry.make(iterations)
+    method = attack_of(entry, iterations)
     exposure = exposure.with_labels() if entry.knows_targets else exposure
     run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
     run = with_metrics(own_metrics(exposure), exposure.batch, run)

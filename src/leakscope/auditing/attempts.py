@@ -10,12 +10,13 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks.attack import Matching
+from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.exact.peeling import ROUNDS
 from leakscope.attacks.feature_inversion import FeatureInversion
 from leakscope.attacks.known_policy import KnownPolicy
+from leakscope.attacks.restarting import STARTS, Restarting
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
 from leakscope.core.errors import InputError, is_failure
@@ -27,10 +28,8 @@ from leakscope.play import reconstruct as run_attack
 from leakscope.servers.fishing import Fishing
 
 EXACT_SHARE = 0.3  # of the time left, for an attack without iterations
-PROBE, PROBE_SHARE = (
-    60,
-    0.05,
-)  # evaluations of a probe at most (they are traced after 40), and its share of an attack's time
+PROBE = 60  # evaluations at most; they are traced after 40
+PROBE_SHARE = 0.05  # of an attack's time
 SPARE = 0.9  # share of an attack's time that its iterations are planned for
 GAIN = 1.5  # times as many iterations as before must fit, or an attack is not run again
 PASSES = 3
@@ -71,10 +70,15 @@ class CutShort(NamedTuple):
 def find_cut(
     name: str, reconstruction: Reconstruction, most: int | None, done: Tensor | None = None
 ) -> CutShort | None:
-    """Return how an attack was cut short (out of time or iterations on a client not `done`, before those of its authors), or None."""
+    """Return how an attack was cut short on a client that is not `done`, or None.
+
+    It ran out of time or iterations before those of its authors, or stalled or diverged before the share that is enough.
+    """
     if most is None:  # not iterative
         return None
-    open_ = (reconstruction.outcome == Outcome.EXHAUSTED) & (reconstruction.iterations < most)
+    outcome, iterations = reconstruction.outcome, reconstruction.iterations
+    lost = ((outcome == Outcome.STALLED) | (outcome == Outcome.DIVERGED)) & (iterations < ENOUGH_SHARE * most)
+    open_ = ((outcome == Outcome.EXHAUSTED) & (iterations < most)) | lost
     if done is not None:  # (T) clients of which everything was recovered
         open_ = open_ & ~done
     if not (working := int(open_.sum())):
@@ -146,7 +150,15 @@ def reconstruct(
     """Return what an attack of the suite makes of all clients; `pace` times it and may end it."""
     execution = timed(exposure.device, entry, iterations, pace, report)
     exposure = exposure.with_labels() if entry.knows_targets else exposure
-    return run_attack(exposure, entry.make(iterations), execution, informed=entry.informed)
+    return run_attack(exposure, attack_of(entry, iterations), execution, informed=entry.informed)
+
+
+def attack_of(entry: Entry, iterations: int) -> Attack:
+    """Return an attack of the suite; one that stalls or diverges begins again until it had the share of iterations that is enough."""
+    attack = entry.make(iterations)
+    if entry.most is None or matching_of(entry) is None:
+        return attack
+    return Restarting(attack, min(iterations, math.ceil(ENOUGH_SHARE * entry.most)))
 
 
 def timed(device: torch.device, entry: Entry, iterations: int, pace: Pace | None, report: Reporter) -> Execution:
@@ -168,8 +180,11 @@ def iterations_note(entry: Entry, iterations: int, reconstruction: Reconstructio
     if entry.most is None:
         proved = reconstruction.proved
         return "no iterations" if proved is None else f"{int(proved.sum())} of {proved.numel()} proved by the update"
-    reached = min(iterations, int(reconstruction.iterations.max()))
-    return f"{reached} iterations; its authors run up to {entry.most}"
+    starts = int(reconstruction.learned[STARTS].max()) if STARTS in reconstruction.learned else 1
+    reached = int(reconstruction.iterations.max())
+    reached = min(iterations, reached) if starts == 1 else reached
+    several = f" from up to {starts} starts" if starts > 1 else ""
+    return f"{reached} iterations{several}; its authors run up to {entry.most}"
 
 
 @dataclass(slots=True, eq=False)
@@ -221,7 +236,7 @@ class Attempt(Generic[V]):
         lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
         why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"
         self.result, self.failure = None, Untested(self.entry.name, f"{why}, for every client")
-        self.broken = self.entry.most is not None and bool(diverged.any())
+        self.broken = self.entry.most is not None
 
 
 Run = Callable[[Entry, int, Pace], tuple[V, CutShort | None]]

@@ -55,11 +55,13 @@ from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defenc
 from leakscope.auditing.target import Target, UntestedError, check_batch, make_client
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, WHOLE_SHARE, left_out_statistics, scored_audit
 from leakscope.auditing.tokens.captures import audit_token_captures
+from leakscope.auditing.tokens.columns import unread_columns
 from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
+from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -101,8 +103,10 @@ def audit_captures(
         raise InputError(
             "captures are what the server saw: give the examples of all its clients as examples, not aggregate"
         )
-    request = Request(target, start_budget(minutes), minutes, seed, [], [])
+    budget = start_budget(minutes)
     with reporting(progress) as report:
+        load_transforms(report)
+        request = Request(target, replace(budget, began=budget.clock()), minutes, seed, [], [])
         return _audited(Path(directory), request, clients, attacks, report)
 
 
@@ -131,7 +135,8 @@ def _audited(
         buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
     entries, untested = choose_attacks(with_all_rounds(suite[0], owners), suite[1], attacks, exposure)
-    request.untested.extend((*untested, *left_out_statistics(exposure)))
+    unread = unread_columns(request.target.model, exposure)
+    request.untested.extend((*untested, *left_out_statistics(exposure), *unread))
     if known:
         audit = _scored(request, exposure, entries, report, owners, unplayed)
     else:

@@ -25,7 +25,7 @@ Criterion = str | Function
 ONE_LOGIT = "cross entropy of one logit is 0 whatever the input: give the loss that trains the model, such as torch.nn.BCEWithLogitsLoss()"
 SUMS = ", a sum over examples: give its mean"
 SPREAD = 3.0  # standard deviation of random outputs; with confident outputs all losses look alike
-ALIKE = 1e-3  # relative to the norm of the gradient
+ALIKE = 1e-5  # relative to the norm of the gradient: rounding, and no faint label smoothing or class weights
 SEED = 11
 NO_FORM = "the loss takes neither class numbers nor numbers in the shape of the outputs: give a sample of labels"
 
@@ -150,7 +150,10 @@ def class_numbers(labels: Tensor, number: int, classes: int, notes: list[str]) -
         raise InputError("labels must be whole class numbers, got fractions")
     labels = labels.to(torch.int64)
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise InputError(f"labels must lie in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
+        raise InputError(
+            f"labels must lie in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}; if the loss ignores a label "
+            "(ignore_index), leave its examples out: they add nothing to an update"
+        )
     return labels
 
 

@@ -70,7 +70,11 @@ def embeddings_line(facts: Facts) -> Line:
             f"{called(name)} is tied to another layer, which moves every row; tokens of the batch move theirs otherwise"
         )
         return Line(Topic.EMBEDDINGS, words, Severity.PARTIAL, numbers, deciders("tokens", "dager"), page)
-    words = f"of the {table.num_embeddings} rows of {called(name)} only those of the client's tokens have a gradient"
+    some = f"of the {table.num_embeddings} rows of {called(name)} only those"
+    if facts.inputs is not None and facts.inputs.is_floating_point():  # an image or a table
+        words = f"{some} that the client's examples look up have a gradient; no attack on images or tables reads them"
+        return Line(Topic.EMBEDDINGS, words, Severity.PARTIAL, numbers, (), page)
+    words = f"{some} of the client's tokens have a gradient"
     return Line(Topic.EMBEDDINGS, words, Severity.EXACT, numbers, deciders("tokens", "dager"), page)
 
 

@@ -38,8 +38,10 @@ from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.target_readings import TargetError, read_targets
 from leakscope.auditing.tokens.audit import audit_tokens
+from leakscope.auditing.tokens.columns import unread_columns
 from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
+from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -123,6 +125,8 @@ def audit_target(
     who = read_server(server)
     budget = start_budget(minutes)
     with reporting(progress) as report:
+        load_transforms(report)
+        budget = replace(budget, began=budget.clock())
         audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies, server=who)
     return replace(audit, static=inspect_target(target, exposure=audit.exposure))
 
@@ -158,7 +162,7 @@ def _audit_within(
         return Audit(
             name=name, grade=Grade.UNTESTED, untested=left_out, minutes=minutes, seconds=budget.used, seed=seed
         )
-    entries, untested = _planned(exposure, subject, attacks)
+    entries, untested = _planned(exposure, subject, target.model, attacks)
     played, wanted = exposure.trials, most_clients(subject, clients)
     unplayed = f"{played} of {wanted} clients were simulated" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
@@ -200,14 +204,14 @@ def _audit_within(
 
 
 def _planned(
-    exposure: Exposure, subject: Subject, attacks: Sequence[Chosen] | None
+    exposure: Exposure, subject: Subject, module: nn.Module, attacks: Sequence[Chosen] | None
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run and what is not tested."""
     load_plugins()  # their defences are tried as remedies
     unknown = unknown_defences(exposure.client, exposure.observation)
     suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
     entries, untested = choose_attacks(*suite, attacks, exposure)
-    return entries, [*untested, *left_out_statistics(exposure)]
+    return entries, [*untested, *left_out_statistics(exposure), *unread_columns(module, exposure)]
 
 
 def scored_audit(
@@ -227,6 +231,7 @@ def scored_audit(
     labels = outcome if isinstance(outcome, LabelReading) else None
     values = outcome if isinstance(outcome, TargetError) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    unfinished += tuple(f"{item.what} were not counted" for item in untested if item.failed)
     if isinstance(outcome, Untested) and outcome.failed:
         unfinished += (f"{outcome.what} failed",)
     if done.runs and not nulls and not done.interrupted:  # none of the attacks can be called no closer

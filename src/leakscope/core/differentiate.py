@@ -6,6 +6,7 @@ ResNet20 on a CPU), so callers that evaluate one trial use `plain_autograd`.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._functorch import eager_transforms as transforms
 
+from leakscope.core.progress import SILENT, Reporter
 from leakscope.core.tree import Tree, map_tensors
 
 A = TypeVar("A")
@@ -47,6 +49,13 @@ def gradient_and_aux(f: Callable[[Tree], tuple[Tensor, A]], at: Tree) -> tuple[T
     finally:
         _DEPTH.reset(token)
     return dict(zip(point, gradients, strict=True)), aux
+
+
+def load_transforms(report: Reporter = SILENT) -> None:
+    """Import what the first call of `torch.func.grad` imports, which takes seconds: before a time limit begins."""
+    if "torch._dynamo" not in sys.modules:
+        report("torch.func", "loading it")
+        importlib.import_module("torch._dynamo")
 
 
 def _transformed(f: Callable[[Tree], tuple[Tensor, A]], at: Tree) -> tuple[Tree, A]:
