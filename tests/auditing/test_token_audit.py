@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -21,7 +22,7 @@ from leakscope.attacks.tokens.token_attacks import lamp, tag
 from leakscope.auditing import target_audit
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.audit_text import labels_words
-from leakscope.auditing.limits import Budget
+from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.result import Audit, headline
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
@@ -29,8 +30,9 @@ from leakscope.auditing.target_file import read_request
 from leakscope.auditing.tokens import search
 from leakscope.auditing.tokens.audit import UNREAD, with_sentences
 from leakscope.auditing.tokens.network import TokenTable, from_numbers
-from leakscope.auditing.tokens.remedies import try_remedies
+from leakscope.auditing.tokens.remedies import CUT, TextRemedy, try_remedies
 from leakscope.auditing.tokens.search import MASKS
+from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError
 from leakscope.core.progress import SILENT, ProgressEvent
 from leakscope.core.types import LocalTraining
@@ -239,6 +241,46 @@ def test_a_reading_that_the_time_ends_counts_as_not_read(monkeypatch: pytest.Mon
     assert made.grade not in ("A", "B")
     assert "0 of 4 clients were read" in made.unfinished
     assert made.failures({"asr": 1.0})
+    assert made.text is not None
+    assert (made.text.ends, made.text.cut) == ((SpanEnd.CUT,), 1)
+    assert made.text.score_lines[0].startswith("span test: at least ")
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 4, 6, 9])
+def test_wherever_the_time_ends_a_reading_the_audit_is_not_good(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the embedding frozen nothing but the span test reads; a reading cut before its first sentence says nothing."""
+    module = network()
+    module.embedding.requires_grad_(False)
+    left = [looks]
+
+    def cut(self: Pace, evaluations: int) -> bool:
+        left[0] -= 1
+        self.ended = self.ended or left[0] <= 0
+        return left[0] <= 0
+
+    monkeypatch.setattr(Pace, "__call__", cut)
+    made = audited(module)
+    assert made.text is not None
+    assert made.text.ends[-1] is SpanEnd.CUT
+    assert made.grade in ("F", "D", "C", "inconclusive")
+    assert made.text.sentences.value or made.grade == "inconclusive"
+    assert any("clients were read" in each for each in made.unfinished)
+
+
+def test_a_remedy_whose_reading_was_cut_is_not_shown_as_tried() -> None:
+    whole = audited(network())
+    assert whole.exposure is not None
+    assert whole.text is not None
+    target = Target(model=network(), inputs=sample(), labels=torch.arange(24) % 2)
+    table = TokenTable("embedding.weight", WORDS, tied=False)
+    leak = replace(whole.text, ends=(SpanEnd.CUT,))
+
+    def tried(grade: Grade) -> TextRemedy:
+        remedies = try_remedies(target, table, whole.exposure, Budget(math.inf, 0.0), SILENT, lambda _: (leak, grade))  # type: ignore[arg-type]
+        return next(iter(remedies))
+
+    assert (tried(Grade.INCONCLUSIVE).leak, tried(Grade.INCONCLUSIVE).why) == (None, CUT)
+    assert tried(Grade.F).leak is leak  # what was read before the end is a leak all the same
 
 
 def frozen() -> TextTransformer:

@@ -139,6 +139,6 @@ def unpadded(reading: SpanReading, bag: Bag | None, padding: int | None) -> Read
 
 def bag_of_span(reading: SpanReading) -> Bag | None:
     """Return the tokens in the first span where the test came no further: a bag of words without the embedding's rows."""
-    if reading.sentences or not reading.candidates:
+    if reading.sentences or not reading.candidates or reading.end is SpanEnd.CUT:
         return None
     return Bag(torch.cat(reading.candidates).unique(), exact=False)
