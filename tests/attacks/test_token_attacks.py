@@ -118,7 +118,7 @@ def test_places_that_do_not_fit_are_refused(real: Tensor) -> None:
     model, observation, knowledge = observed(network(padding=0), PADDED)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"Knowledge\.real must be"):
         tag(iterations=1).run(model, observation, replace(knowledge, real=real), [0, 1], ALONE)
-    with pytest.raises(InputError, match="masks none"):
+    with pytest.raises(InputError, match="names padding"):
         tag(iterations=1).run(*observed(network())[:2], replace(knowledge, real=PADDED > 0), [0, 1], ALONE)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,25 +17,27 @@ from torch import Tensor, nn
 
 import leakscope
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
+from leakscope.attacks.tokens.embedded import find_lookup, over_embeddings, padding_token
 from leakscope.attacks.tokens.token_attacks import lamp, tag
 from leakscope.auditing import target_audit
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.audit_text import labels_words
-from leakscope.auditing.limits import Budget
+from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.result import Audit, headline
 from leakscope.auditing.static_facts import Severity, Topic
 from leakscope.auditing.target import Target
 from leakscope.auditing.target_file import read_request
 from leakscope.auditing.tokens import search
 from leakscope.auditing.tokens.audit import UNREAD, with_sentences
-from leakscope.auditing.tokens.network import TokenTable
-from leakscope.auditing.tokens.remedies import try_remedies
+from leakscope.auditing.tokens.network import TokenTable, from_numbers
+from leakscope.auditing.tokens.remedies import CUT, TextRemedy, try_remedies
 from leakscope.auditing.tokens.search import MASKS
+from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError
 from leakscope.core.progress import SILENT, ProgressEvent
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence, GaussianNoise
-from leakscope.models import TextTransformer, adapt, gpt
+from leakscope.models import TextTransformer, adapt, from_module, gpt
 from leakscope.play.text_leak import Mark
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
@@ -237,6 +241,46 @@ def test_a_reading_that_the_time_ends_counts_as_not_read(monkeypatch: pytest.Mon
     assert made.grade not in ("A", "B")
     assert "0 of 4 clients were read" in made.unfinished
     assert made.failures({"asr": 1.0})
+    assert made.text is not None
+    assert (made.text.ends, made.text.cut) == ((SpanEnd.CUT,), 1)
+    assert made.text.score_lines[0].startswith("span test: at least ")
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 4, 6, 9])
+def test_wherever_the_time_ends_a_reading_the_audit_is_not_good(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the embedding frozen nothing but the span test reads; a reading cut before its first sentence says nothing."""
+    module = network()
+    module.embedding.requires_grad_(False)
+    left = [looks]
+
+    def cut(self: Pace, evaluations: int) -> bool:
+        left[0] -= 1
+        self.ended = self.ended or left[0] <= 0
+        return left[0] <= 0
+
+    monkeypatch.setattr(Pace, "__call__", cut)
+    made = audited(module)
+    assert made.text is not None
+    assert made.text.ends[-1] is SpanEnd.CUT
+    assert made.grade in ("F", "D", "C", "inconclusive")
+    assert made.text.sentences.value or made.grade == "inconclusive"
+    assert any("clients were read" in each for each in made.unfinished)
+
+
+def test_a_remedy_whose_reading_was_cut_is_not_shown_as_tried() -> None:
+    whole = audited(network())
+    assert whole.exposure is not None
+    assert whole.text is not None
+    target = Target(model=network(), inputs=sample(), labels=torch.arange(24) % 2)
+    table = TokenTable("embedding.weight", WORDS, tied=False)
+    leak = replace(whole.text, ends=(SpanEnd.CUT,))
+
+    def tried(grade: Grade) -> TextRemedy:
+        remedies = try_remedies(target, table, whole.exposure, Budget(math.inf, 0.0), SILENT, lambda _: (leak, grade))  # type: ignore[arg-type]
+        return next(iter(remedies))
+
+    assert (tried(Grade.INCONCLUSIVE).leak, tried(Grade.INCONCLUSIVE).why) == (None, CUT)
+    assert tried(Grade.F).leak is leak  # what was read before the end is a leak all the same
 
 
 def frozen() -> TextTransformer:
@@ -375,6 +419,111 @@ def test_padded_sentences_count_without_their_padding() -> None:
     assert told.knowledge.real is not None
     assert torch.equal(told.knowledge.real, made.exposure.batch.inputs != 0)
     assert not search.with_places(made.exposure, None)[1]
+
+
+class Encoder(nn.Module):
+    """A user's encoder that names its padding by `padding_idx` alone; it masks it in attention, or reads it as a word."""
+
+    def __init__(self, *, masks: bool = True, **settings: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.places = nn.Embedding(WORDS + 16, 48, **settings), nn.Embedding(LENGTH, 48)
+        self.types = nn.Embedding(2, 48)  # never looked up
+        layer = nn.TransformerEncoderLayer(48, 2, 96, dropout=0.0, batch_first=True)
+        self.blocks, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(48, 2)
+        self.masks = masks
+
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        shown = self.blocks(
+            self.embedding(x) + self.places.weight[: x.shape[1]],
+            mask=later,
+            src_key_padding_mask=(x == 0) if self.masks else None,
+        )
+        output: Tensor = self.head(shown.mean(1))
+        return output
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_padding_that_only_the_embedding_names_is_no_word(masks: bool) -> None:
+    x = 1 + sample() % (WORDS - 1)
+    x[::2, 3:] = 0
+    words = [
+        "<pad>",
+        *(f"w{number}" for number in range(1, WORDS)),
+        *["unused"] * 16,
+    ]  # no token looks the last rows up
+    made = audited(Encoder(masks=masks, padding_idx=0), inputs=x, words=words)
+    assert made.text is not None
+    assert made.text.sentences.value == 1
+    assert made.text.bag is not None
+    assert made.text.bag.value == 1
+    assert made.text.exact_bags == 4
+    shown = {word for each in made.text.shown for word in (*each.truth, *each.guess)}
+    assert "<pad>" not in shown
+    assert made.text.rouge1.value == 1
+
+
+def test_a_search_gives_padding_its_own_row_where_the_network_does_not_mask_it() -> None:
+    module = Encoder(masks=False, padding_idx=0).double()
+    with torch.no_grad():
+        module.embedding.weight[0] = 1.0
+    model = from_module(from_numbers(module), input_shape=(LENGTH,), example=sample()[:2].double())
+    lookup = find_lookup(model)
+    inner = over_embeddings(model, lookup)
+    tokens = torch.tensor([[3, 4, 0, 0, 0]])
+    guess = torch.cat([module.embedding(tokens).detach(), (tokens != 0)[..., None]], dim=-1)
+    guess[:, 3:, :-1] = 7.0  # what stands in padded places is no unknown
+    found = inner.apply(inner.parameters, inner.buffers, guess, torch.zeros((), dtype=torch.int64))[0]
+    assert torch.allclose(found, module(tokens))
+    assert padding_token(model) == 0
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+def test_a_bag_of_words_model_gives_its_words_exactly_and_no_good_grade(mode: str, flat: bool) -> None:
+    class Bagged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.head = nn.EmbeddingBag(WORDS, 16, mode=mode, sparse=mode != "max"), nn.Linear(16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            given = (x.reshape(-1), torch.arange(0, x.numel(), x.shape[1])) if flat else (x,)
+            output: Tensor = self.head(self.words(*given))
+            return output
+
+    module = Bagged()
+    made = audited(module)
+    assert made.grade == "C"
+    assert made.text is not None
+    assert made.text.bag is not None
+    assert made.text.bag.value == (1 if mode != "max" else made.text.bag.value) > made.text.null_bag
+    assert made.text.exact_bags == 4
+    assert set(made.text.ends) == {SpanEnd.NO_LAYER}
+    assert module.words.sparse == (mode != "max")  # the user's own network is not changed
+    model = from_module(from_numbers(module), input_shape=(LENGTH,), example=sample()[:2].float())
+    with pytest.raises(InputError, match="is a bag of words"):
+        over_embeddings(model, find_lookup(model))
+
+
+def test_sparse_gradients_give_the_same_audit_as_dense_ones() -> None:
+    sparse, dense = (audited(Encoder(sparse=each)) for each in (True, False))
+    assert sparse.text is not None
+    assert dense.text is not None
+    assert sparse.text.record() == dense.text.record()
+    assert sparse.grade == "F"
+
+
+def test_embeddings_that_rewrite_their_rows_are_refused_and_left_as_they_were() -> None:
+    module = Encoder(max_norm=0.5)
+    before = module.embedding.weight.detach().clone()
+    with pytest.raises(InputError, match="max_norm, so looking a token up rewrites its row") as caught:
+        audited(module)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="max_norm"):
+        from_module(nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Flatten(), nn.Linear(8, 2)), input_shape=(2,))
+    assert torch.equal(module.embedding.weight, before)
 
 
 def test_padding_of_a_search_is_no_part_of_its_sentences() -> None:

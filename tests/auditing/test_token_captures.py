@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from leakscope.attacks.exact.embedding_rows import Bag
 from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.auditing.capture_audit import audit_captures
+from leakscope.auditing.limits import Budget
 from leakscope.auditing.target import Target
 from leakscope.auditing.tokens.captures import pool_rounds
 from leakscope.core.errors import InputError
@@ -131,7 +132,18 @@ def test_rounds_of_one_client_are_pooled_by_votes() -> None:
         (SpanReading(SpanEnd.CLOSEST, (true,), rank=1), None),
     ]
     reading, bag = pool_rounds(rounds, 1)
+    assert reading.end is SpanEnd.CLOSEST
+    assert pool_rounds([*rounds, (SpanReading(SpanEnd.CUT), None)], 1)[0].end is SpanEnd.CUT
     assert reading.sentences == (true,)
     assert bag is not None
     assert bag.exact
     assert bag.tokens.tolist() == [1, 2, 3]
+
+
+def test_captures_that_no_time_was_left_for_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        record(tmp_path, network(), number=number)
+    monkeypatch.setattr(Budget, "left", property(lambda self: 0.0))
+    for asked in (target(network()), replace(target(network()), truth=None)):
+        made = audit_captures(tmp_path, asked, progress=False)
+        assert "1 of 2 captures were read" in made.unfinished

@@ -179,6 +179,15 @@ def test_a_tokeniser_of_another_model_and_long_texts_are_refused_in_one_line() -
         assert "\n" not in str(caught.value)
 
 
+def test_a_model_without_a_padding_token_names_that_of_its_tokeniser() -> None:
+    model = build("gpt2")
+    model.config.pad_token_id = None
+    with pytest.raises(InputError, match=r"set config\.pad_token_id = 0"):
+        encode(tokeniser(WORDS), ["word5", "word6 word7"], model, length=2)
+    model.config.pad_token_id = 0
+    assert encode(tokeniser(WORDS), ["word5"], model, length=2).tolist() == [[5, 0]]
+
+
 def adapted(name: str = "gpt2", rank: int = 6) -> nn.Module:
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(r=rank, task_type="SEQ_CLS", target_modules=["c_attn"] if name == "gpt2" else None)

@@ -64,6 +64,16 @@ def test_a_gradient_is_a_capture_of_its_own_kind(tmp_path: Path) -> None:
     assert (written.examples, written.partition, written.config) == (None, None, {})
 
 
+def test_a_sparse_gradient_is_written_as_the_dense_one(tmp_path: Path) -> None:
+    embedding = nn.Embedding(6, 3, sparse=True)
+    embedding(torch.tensor([1, 4, 4])).sum().backward()  # type: ignore[no-untyped-call]
+    assert embedding.weight.grad is not None
+    gradient = {"weight": embedding.weight.grad}
+    assert gradient["weight"].is_sparse
+    path = capture(embedding, gradient, directory=tmp_path, round=1, client=1, shares=Shares.GRADIENT)
+    assert torch.equal(read_capture(path).sent["weight"], gradient["weight"].to_dense())
+
+
 def test_weights_that_were_trained_in_place_are_refused(tmp_path: Path) -> None:
     module = net(0)
     before = module.state_dict()  # not a copy: training changes it too

@@ -247,6 +247,30 @@ def test_an_own_network_over_tokens_is_named_in_scenarios_and_trainings(tmp_path
         assert max(result.checkpoints) == 1
 
 
+def six_positions(*, input_shape: Sequence[int], classes: int, vocabulary: int, rows: int = 0) -> nn.Module:
+    return TwoLayers(6, classes, rows or vocabulary, 32)
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "why"), [(7, 0, r"cannot run .* sentences of 7"), (6, 50, r"cannot run .*[0-9]+ words")]
+)
+def test_sentences_or_words_of_another_network_are_refused_in_one_line(
+    length: int, rows: int, why: str, tmp_path: Path
+) -> None:
+    own = {"data": {"name": "alice_sonnets", "length": length}, "model": {"name": "six_positions", "rows": rows}}
+    with no_plugins():
+        leakscope.register_model("six_positions", six_positions)
+        for refused in (
+            lambda: run_scenario(scenario_of({**SCENARIO, **own}), tmp_path / "run", engine=serial, measure=False),
+            lambda: make_objects(training_of({**TRAINING, **own})),
+        ):
+            with pytest.raises(ScenarioError, match=r"model: .*cannot run") as caught:
+                refused()
+            assert len(caught.value.problems) == 1
+        with pytest.raises(ScenarioError, match=why):
+            run_scenario(scenario_of({**SCENARIO, **own}), tmp_path / "run", engine=serial, measure=False)
+
+
 def test_what_a_network_draws_comes_from_its_seed_and_no_global_generator_moves() -> None:
     with no_plugins():
         leakscope.register_model("two_layers", two_layers)

@@ -22,7 +22,7 @@ from leakscope.models.low_rank import LowRank as LowRank, adapt as adapt
 from leakscope.models.structure import Layer as Layer, Structure as Structure, find_structure as find_structure
 from leakscope.models.token_model import (
     TokensFromNumbers as TokensFromNumbers, encode as encode, is_transformer as is_transformer,
-    padding_of as padding_of, read_transformer as read_transformer, token_model as token_model,
+    read_transformer as read_transformer, token_model as token_model,
 )  # fmt: skip
 from leakscope.models.transformer_text import TextTransformer as TextTransformer, bert as bert, gpt as gpt
 from leakscope.models.vmapping import Lack as Lack, Shortfall as Shortfall, find_shortfall as find_shortfall

@@ -19,6 +19,7 @@ from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
 from leakscope.models.counting_norm import put_norms
 from leakscope.models.dropout import KeyedDropout, drawing_from, replace_dropout
+from leakscope.models.embeddings import check_embeddings, make_dense
 from leakscope.models.settings import shape_of
 from leakscope.models.structure import Structure, find_structure
 
@@ -146,6 +147,8 @@ def _private_copy(module: nn.Module, title: str) -> nn.Module:
         network = copy.deepcopy(module)
     except (RuntimeError, TypeError) as problem:
         raise InputError(f"{title} cannot be copied: {first_line(problem)}") from problem
+    check_embeddings(network, title)
+    make_dense(network)
     replace_dropout(network)
     return network
 

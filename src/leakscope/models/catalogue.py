@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.core import random
 from leakscope.core.model import Model
@@ -88,6 +89,15 @@ def build(
     for layer in module.modules():
         if isinstance(layer, KeyedDropout | nn.Dropout):
             layer.train()
-    model = from_module(module, input_shape=input_shape, name=name)
+    example = _all_tokens(input_shape, chosen) if name in TEXT_MODELS else None
+    model = from_module(module, input_shape=input_shape, name=name, example=example)
     scheme = Transformer() if name in TEXT_MODELS else Torch()
     return model.with_parameters(take(draw_parameters(model, scheme, random.key([seed])), 0))
+
+
+def _all_tokens(input_shape: Sequence[int], settings: Mapping[str, object]) -> Tensor | None:
+    """Return two sentences with the first and the last token of the vocabulary, which a network of another one cannot read."""
+    words = settings.get("vocabulary")
+    if not isinstance(words, int):
+        return None
+    return torch.linspace(0, words - 1, 2 * math.prod(input_shape)).round().reshape(2, *input_shape)

@@ -96,13 +96,6 @@ def token_model(module: nn.Module) -> nn.Module:
     return TransformerLogits(module, padding if isinstance(padding, int) else None)
 
 
-def padding_of(module: nn.Module) -> int | None:
-    """Return the token that a network of `token_model` masks; None if it masks none."""
-    holders = (module, getattr(module, "network", None))
-    found = (getattr(holder, "padding", None) for holder in holders)
-    return next((padding for padding in found if isinstance(padding, int)), None)
-
-
 class Tokeniser(Protocol):
     """What is used of a tokeniser of `transformers`; wrap one of `tokenizers` in its `PreTrainedTokenizerFast`."""
 
@@ -118,6 +111,11 @@ def encode(tokeniser: Tokeniser, texts: Sequence[str], module: nn.Module, *, len
     """Return the tokens of texts for a model of `transformers`, N x length, filled up with its padding token."""
     settings = cast(_Settings, module.config).get_text_config().to_dict()
     rows, padding = settings["vocab_size"], settings.get("pad_token_id")
+    if padding is None and tokeniser.pad_token_id is not None and isinstance(rows, int) and len(tokeniser) <= rows:
+        raise InputError(
+            f"the model names no padding token, so it would read padding as words: set config.pad_token_id = {tokeniser.pad_token_id}, "
+            "that of the tokeniser"
+        )
     if not isinstance(rows, int) or len(tokeniser) > rows or tokeniser.pad_token_id != padding:
         raise InputError(
             f"the tokeniser is of another model: it has {len(tokeniser)} tokens and padding {tokeniser.pad_token_id}, "

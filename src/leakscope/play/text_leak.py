@@ -92,6 +92,11 @@ class TextLeak:
     attack: str = SPAN_TEST
 
     @property
+    def cut(self) -> int:
+        """Return on how many clients the time ended the span test: what it did not read there may still be in the update."""
+        return self.ends.count(SpanEnd.CUT)
+
+    @property
     def null_rouge1(self) -> float:
         """Return the best ROUGE-1 of the null baselines."""
         return max(null.rouge1 for null in self.nulls)
@@ -106,8 +111,9 @@ class TextLeak:
         """Return the scores of the attack, the null baselines and the bag of words, a line each."""
         bag = "the embedding is not sent" if self.bag is None else f"{_share(self.bag)} (frequent: {self.null_bag:.2f})"
         rouge = (self.rouge1.value, self.rouge2.value, self.rouge_l.value)
+        least = "at least " if self.cut and self.attack == SPAN_TEST else ""
         return (
-            f"{self.attack}: {_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}",
+            f"{self.attack}: {least}{_share(self.sentences)} of sentences whole, ROUGE-1, -2, -L {_numbers(rouge)}",
             *(
                 f"without the update, {null.name}: ROUGE-1, -2, -L {_numbers((null.rouge1, null.rouge2, null.rouge_l))}"
                 for null in self.nulls
@@ -169,7 +175,7 @@ def score_readings(
         if bag is not None:
             bags.append(bag_recall(sentences, bag.tokens.tolist()))
             null_bags.append(bag_recall(sentences, frequent[: len(bag.tokens)]))
-        elif found and not reading.sentences:
+        elif found and not reading.sentences and reading.end is not SpanEnd.CUT:
             bags.append(0.0)
             null_bags.append(0.0)
     every, recall = torch.ones(truth.shape[:2], dtype=torch.bool), torch.tensor(bags, dtype=torch.float64)[:, None]

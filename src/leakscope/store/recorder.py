@@ -66,7 +66,7 @@ def _named_tensors(weights: Mapping[str, Tensor] | nn.Module, argument: str) -> 
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise InputError(f"capture({argument}): {name!r:.80} must be a tensor, got {type(value).__name__}")
-    return dict(state)
+    return {name: value.to_dense() if value.is_sparse else value for name, value in state.items()}
 
 
 def plain_config(*records: Mapping[str, object]) -> dict[str, Plain]:

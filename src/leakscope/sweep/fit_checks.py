@@ -189,7 +189,7 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
         problems
         + _public_misfits(settings, data)
         + insider_misfits(settings, data)
-        + (_model_misfits(settings.model, data) or _checkpoint_misfits(settings))
+        + (_model_misfits(settings.model, data) or _token_misfits(settings, data) or _checkpoint_misfits(settings))
         + _code_misfits(settings, data)
         + _label_misfits(settings)
         + _metric_misfits(settings.metrics, data)
@@ -311,6 +311,17 @@ def _model_misfits(model: ModelChoice, data: Dataset) -> list[Problem]:
     """Return why the network cannot be built for this data."""
     reason = _building_error(model_text(model, data), data.input_shape, data.classes)
     return [Problem(("model",), reason)] if reason else []
+
+
+def _token_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
+    """Return why a network of other words or of fewer positions cannot read the sentences; one of ours takes both from the data."""
+    if data.kind != "text" or isinstance(settings.weights, Checkpoint):
+        return []
+    try:
+        network_of(settings)
+    except InputError as error:
+        return [Problem(("model",), f"{error} ({len(data.words)} words, sentences of {data.input_shape[0]})")]
+    return []
 
 
 @until_registration

@@ -111,8 +111,24 @@ def span_test(
     """Return the sentences of at most `length` tokens in one client's update of `module` (a `Round` without trial dimension).
 
     `noise` is the deviation of noise that was added to every number, if known. `closest` is the number of sentences to look for after
-    several local steps. Once the time is `over`, what was read so far is returned.
+    several local steps. Once the time is `over`, what was read so far is returned, with the end `CUT`: it is a lower bound.
     """
+    ended = False
+
+    def noted() -> bool:
+        nonlocal ended
+        ended = over() or ended
+        return ended
+
+    reading = _span_test(module, seen, shares, vocabulary, length, noise, closest, noted)
+    return replace(reading, end=SpanEnd.CUT) if ended else reading
+
+
+def _span_test(
+    module: nn.Module, seen: Round, shares: Shares, vocabulary: int, length: int, noise: float, closest: int | None,
+    over: Callable[[], bool],
+) -> SpanReading:  # fmt: skip
+    """Return what `span_test` reads; of a reading that the time ended the end says how far it came."""
     check_update(seen)
     network = token_network(module, seen.before)
     seen = to(seen, device=network.device)

@@ -17,6 +17,7 @@ from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.model import Model
+from leakscope.core.token_padding import padding_of
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 
@@ -34,6 +35,7 @@ class GivenEmbeddings(nn.Module):
         self.padding = padding
         self.token = int(padding == 0)
         self.embeddings: Tensor | None = None
+        self.real: Tensor | None = None
 
     def take(self, network: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Keep the embeddings (N x L x d, or d + 1) and return token numbers of their shape."""
@@ -42,15 +44,19 @@ class GivenEmbeddings(nn.Module):
         self.embeddings = args[0][..., :width]
         tokens = torch.full(args[0].shape[:2], self.token, device=args[0].device)
         if args[0].shape[-1] > width and self.padding is not None:
-            tokens = tokens.where(args[0][..., width] > 0, self.padding)
+            self.real = args[0][..., width] > 0
+            tokens = tokens.where(self.real, self.padding)
         return (tokens,)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings."""
+        """Return the embeddings; those of padding are its row of the table, for networks that do not mask it."""
         del tokens
         embeddings, self.embeddings = self.embeddings, None
+        real, self.real = self.real, None
         if embeddings is None:
             raise InputError("the network looks its tokens up twice in a run, which attacks on embeddings cannot do")
+        if real is not None and self.padding is not None:
+            embeddings = embeddings.where(real[..., None], self.weight[self.padding])
         return embeddings
 
 
@@ -71,11 +77,14 @@ def find_lookup(model: Model) -> Lookup:
     """Return the embedding of a network that reads the token numbers themselves, or raise."""
     module = token_module(model)
     tokens = (torch.arange(model.input_shape[0]) + 1).remainder(2)[None]  # no row of positions or of token types
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding)}
+    layers = {
+        name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    }
     read: list[str] = []
 
     def note(name: str, args: tuple[Tensor, ...]) -> None:
-        if args[0].shape == tokens.shape and torch.equal(args[0], tokens):
+        flat = isinstance(layers[name], nn.EmbeddingBag)  # may get the sentence without a dimension of the batch
+        if torch.equal(args[0].reshape(-1), tokens.reshape(-1)) and (flat or args[0].shape == tokens.shape):
             read.append(name)
 
     hooks = [
@@ -98,11 +107,13 @@ def find_lookup(model: Model) -> Lookup:
 
 def over_embeddings(model: Model, lookup: Lookup) -> Model:
     """Return the network as a function of embeddings (L x d); its table becomes a buffer."""
+    if isinstance(token_module(model).get_submodule(lookup.layer), nn.EmbeddingBag):
+        raise InputError(f"{lookup.layer} of {model.name} is a bag of words: its sum shows neither order nor places")
     module = copy.deepcopy(token_module(model))
     weight = module.get_submodule(lookup.layer).weight
     if not isinstance(weight, nn.Parameter):
         raise InputError(f"{lookup.layer} of {model.name} has no table of weights")
-    given = GivenEmbeddings(weight, padding_of(module))
+    given = GivenEmbeddings(weight, padding_token(model))
     module.set_submodule(lookup.layer, given)
     module.register_forward_pre_hook(given.take, prepend=True)  # before hooks that read tokens in floating numbers
     table = {**model.parameters, **model.buffers}[lookup.weight]
@@ -185,10 +196,10 @@ class Embedded:
         return self.inner(model, {**unknowns, GUESS: guess}, seen, knowledge, clock)
 
 
-def padding_of(module: nn.Module) -> int | None:
-    """Return the token that a network masks, None if it masks none."""
-    holders = (module, getattr(module, "network", None))
-    return next((value for each in holders if isinstance(value := getattr(each, "padding", None), int)), None)
+def padding_token(model: Model) -> int | None:
+    """Return the token that fills short sentences of a network, None if it names none."""
+    module = token_module(model)
+    return padding_of(module, module.get_submodule(find_lookup(model).layer))
 
 
 def token_module(model: Model) -> nn.Module:

@@ -25,9 +25,8 @@ from leakscope.attacks.tokens.embedded import (
     decode,
     find_lookup,
     over_embeddings,
-    padding_of,
+    padding_token,
     table_of,
-    token_module,
     without_table,
 )
 from leakscope.attacks.tokens.moves import Likelihood, Search, TokenMoves
@@ -98,7 +97,7 @@ class TokenMatching:
         """Return the tokens of every trial."""
         lookup = find_lookup(model)
         table, possible = table_of(observation.rounds[0], lookup), candidates(observation, lookup)
-        padding, real = padding_of(token_module(model)), knowledge.real
+        padding, real = padding_token(model), knowledge.real
         matching, embedded, seen, known = self.over_embeddings(model, observation, knowledge)
         found = matching.run(embedded, seen, known, seeds, execution)
 
@@ -142,8 +141,8 @@ def check_real(model: Model, knowledge: Knowledge, trials: int) -> None:
     real, shape = knowledge.real, (trials, knowledge.samples, *model.input_shape)
     if real is None:
         return
-    if padding_of(token_module(model)) is None:
-        raise InputError(f"Knowledge.real names padding, and {model.name} masks none")
+    if padding_token(model) is None:
+        raise InputError(f"Knowledge.real names padding, and {model.name} has none")
     if real.shape != shape or real.dtype != torch.bool or not bool(real.any(-1).all()):
         raise InputError(
             f"Knowledge.real must be {shape} of bool with a token in each sentence, got {tuple(real.shape)} of {real.dtype}"

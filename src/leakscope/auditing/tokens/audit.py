@@ -51,6 +51,7 @@ class ClientReadings(NamedTuple):
     readings: list[Reading]
     interrupted: bool
     cut: bool = False  # whether the time ended the last reading
+    fewer: str = ""  # in words, if updates of the clients that were read are left
 
 
 def audit_tokens(
@@ -146,7 +147,7 @@ def score_clients(
 
     With `searching`, TAG and LAMP run where the exact attacks recovered less than half. The attack that recovered most gives the grade.
     """
-    readings, interrupted, cut = done
+    readings, interrupted, cut, fewer = done
     unread = f"{len(readings) - cut} of {exposure.trials} clients were read"
     audit = Audit(
         name=type(target.model).__name__,
@@ -183,6 +184,7 @@ def score_clients(
         *searched.unfinished,
         *([UNREAD] if {SpanEnd.NO_LAYER, SpanEnd.CANNOT_RUN} & set(leak.ends) else []),
         *([unread] if cut or len(readings) < exposure.trials else []),
+        *([fewer] if fewer else []),
         *([INTERRUPTED] if interrupted else []),
     )
     untested = (

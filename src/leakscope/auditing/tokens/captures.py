@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.exact.embedding_rows import Bag
-from leakscope.attacks.exact.span_test import SpanReading
+from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.capture_reader import BEST_ROUND, ask_truth, choose, list_one, local_training, observe_captures
 from leakscope.auditing.criterion import captured_loss
@@ -36,6 +36,7 @@ from leakscope.store.captures import list_captures
 POOLED = "several rounds of one client are read as one: the sentences that most of them gave, and every token of a proved bag"
 SHOWN = 8  # sentences of a client without the truth
 LAST_CUT = "the time ended the last reading"
+TOO_FEW = "{read} of {captures} captures were read"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +58,8 @@ def audit_token_captures(
     if gathered.scored:
         check_tokens(gathered.exposure.batch.inputs, table.vocabulary, "the true tokens")
     exposure, owners, samples = gathered.exposure, gathered.owners, gathered.exposure.batch.samples
-    readings, interrupted, cut = read_clients(exposure, module, table, budget, report)
+    readings, interrupted, cut, _ = read_clients(exposure, module, table, budget, report)
+    fewer = "" if len(readings) == exposure.trials else TOO_FEW.format(read=len(readings), captures=exposure.trials)
     if not readings:
         raise KeyboardInterrupt
     rounds = [
@@ -68,9 +70,9 @@ def audit_token_captures(
     first = exposure.select(torch.tensor([owners.index(owner) for owner in range(max(owners) + 1)]))
     scored = gathered.scored
     audit = (
-        score_clients(target, table, first, ClientReadings(pooled, interrupted, cut), inputs, budget, report)
+        score_clients(target, table, first, ClientReadings(pooled, interrupted, cut, fewer), inputs, budget, report)
         if scored
-        else _unscored(pooled, target.words, budget, interrupted=interrupted, cut=cut)
+        else _unscored(pooled, target.words, budget, interrupted=interrupted, cut=cut, fewer=fewer)
     )
     return replace(
         audit,
@@ -117,6 +119,8 @@ def pool_rounds(readings: Sequence[Reading], sentences: int) -> Reading:
     votes = Counter(sentence for reading, _ in readings for sentence in reading.sentences)
     most = tuple(sentence for sentence, _ in votes.most_common(sentences))
     best: SpanReading = max((reading for reading, _ in readings), key=lambda each: (len(each.sentences), each.rank))
+    if any(reading.end is SpanEnd.CUT for reading, _ in readings):
+        best = replace(best, end=SpanEnd.CUT)
     bags = [bag for _, bag in readings if bag is not None]
     proved = [bag for bag in bags if bag.exact]
     bag = Bag(torch.cat([each.tokens for each in proved]).unique(), exact=True) if proved else next(iter(bags), None)
@@ -145,7 +149,13 @@ def _batch(truth: tuple[Tensor, Tensor] | None, trials: int, samples: int, lengt
 
 
 def _unscored(
-    readings: Sequence[Reading], words: Sequence[str] | None, budget: Budget, *, interrupted: bool, cut: bool
+    readings: Sequence[Reading],
+    words: Sequence[str] | None,
+    budget: Budget,
+    *,
+    interrupted: bool,
+    cut: bool,
+    fewer: str,
 ) -> Audit:
     """Return the audit of captures whose sentences are not known: what came back, a line a client."""
     lines = []
@@ -160,7 +170,12 @@ def _unscored(
         seconds=budget.used,
         seed=0,
         untested=(NOT_RUN,),
-        unfinished=(SEARCH, *([LAST_CUT] if cut else []), *([INTERRUPTED] if interrupted else [])),
+        unfinished=(
+            SEARCH,
+            *([LAST_CUT] if cut else []),
+            *([fewer] if fewer else []),
+            *([INTERRUPTED] if interrupted else []),
+        ),
         interrupted=interrupted,
         notes=tuple(lines),
     )

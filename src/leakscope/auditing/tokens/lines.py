@@ -6,6 +6,7 @@ from torch import nn
 
 from leakscope.attacks.exact.span_test import ROOM
 from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
+from leakscope.models.embeddings import EMBEDDINGS
 
 SOLVED = 0.2  # dropout whose masks are solved for while the tokens fill half of the width (benchmarks/text.py)
 PAGE = "explanation/text.md#span-test"
@@ -13,7 +14,7 @@ PAGE = "explanation/text.md#span-test"
 
 def tokens_line(facts: Facts) -> Line:
     """Return whether the tokens of an update leave room in the span of the layers that read them."""
-    tables = [each for each in facts.module.modules() if isinstance(each, nn.Embedding)]
+    tables = [each for each in facts.module.modules() if isinstance(each, EMBEDDINGS)]
     if not tables:
         return Line(Topic.TOKENS, "no embedding reads tokens", Severity.NONE, {}, (), PAGE)
     width = max(tables, key=lambda each: each.num_embeddings).embedding_dim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,9 @@ from leakscope.attacks.tokens.embedded import read_bag
 from leakscope.attacks.tokens.readings import known_noise
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
+from leakscope.core.token_padding import padding_of
 from leakscope.core.types import Knowledge, Observation, Round
-from leakscope.models import padding_of
+from leakscope.models.embeddings import EMBEDDINGS, check_embeddings
 from leakscope.play.text_leak import Reading
 
 NO_CHOICE = "audit(attacks=...) names attacks on images and tables; leave it out for token networks"
@@ -43,17 +44,22 @@ def holds_tokens(target: Target) -> bool:
     """Return whether a target is a network with an embedding on M x T whole numbers."""
     inputs, model = target.inputs, target.model
     tokens = isinstance(inputs, Tensor) and inputs.dtype in KINDS and inputs.ndim == 2 and len(inputs) > 0
-    return tokens and isinstance(model, nn.Module) and any(isinstance(each, nn.Embedding) for each in model.modules())
+    return tokens and isinstance(model, nn.Module) and any(isinstance(each, EMBEDDINGS) for each in model.modules())
 
 
 def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = None) -> TokenTable:
     """Return the embedding that reads the tokens; refuse tokens and words of another network."""
-    tables = {name: each for name, each in module.named_modules() if isinstance(each, nn.Embedding)}
+    check_embeddings(module, type(module).__name__)
+    tables = {name: each for name, each in module.named_modules() if isinstance(each, EMBEDDINGS)}
     read: list[str] = []
+
+    def note(name: str, tokens: Tensor) -> None:
+        flat = isinstance(tables[name], nn.EmbeddingBag)  # may get all sentences in one line
+        if torch.equal(tokens.reshape(-1), inputs[:2].reshape(-1)) and (flat or tokens.ndim > 1):
+            read.append(name)
+
     hooks = [
-        table.register_forward_pre_hook(
-            lambda _, args, name=name: read.append(name) if torch.equal(args[0], inputs[:2]) else None
-        )
+        table.register_forward_pre_hook(lambda _, args, name=name: note(name, args[0]))
         for name, table in tables.items()
     ]
     try:
@@ -71,9 +77,11 @@ def find_table(module: nn.Module, inputs: Tensor, words: Sequence[str] | None = 
     table = tables[read[0]]
     check_tokens(inputs, table.num_embeddings)
     if words is not None and len(words) != table.num_embeddings:
-        raise InputError(f"words must name the embedding's {table.num_embeddings} rows, got {len(words)}")
+        raise InputError(
+            f"words must name the embedding's {table.num_embeddings} rows, also rows that no token uses, got {len(words)}"
+        )
     uses = sum(value is table.weight for _, value in module.named_parameters(remove_duplicate=False))
-    return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1, padding_of(module))
+    return TokenTable(f"{read[0]}.weight", table.num_embeddings, uses > 1, padding_of(module, table))
 
 
 def check_tokens(tokens: Tensor, rows: int, what: str = "tokens") -> None:
@@ -111,13 +119,26 @@ def read_update(
         )
     except (IndexError, RuntimeError):  # of a network for one length only
         reading = SpanReading(SpanEnd.CANNOT_RUN)
-    if table.weight not in first.sent:
-        return reading, bag_of_span(reading)
-    return reading, read_bag(first, seen.shares, table.weight, likely=table.tied or noise > 0)
+    sent = table.weight in first.sent
+    bag = read_bag(first, seen.shares, table.weight, likely=table.tied or noise > 0) if sent else bag_of_span(reading)
+    return unpadded(reading, bag, table.padding)
+
+
+def unpadded(reading: SpanReading, bag: Bag | None, padding: int | None) -> Reading:
+    """Return a reading without padding, which a network that does not mask it shows like a word."""
+    if padding is None:
+        return reading, bag
+
+    def cut(sentences: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        words = (tuple(token for token in each if token != padding) for each in sentences)
+        return tuple(dict.fromkeys(each for each in words if each))
+
+    bag = None if bag is None else replace(bag, tokens=bag.tokens[bag.tokens != padding])
+    return replace(reading, sentences=cut(reading.sentences), proved=cut(reading.proved)), bag
 
 
 def bag_of_span(reading: SpanReading) -> Bag | None:
     """Return the tokens in the first span where the test came no further: a bag of words without the embedding's rows."""
-    if reading.sentences or not reading.candidates:
+    if reading.sentences or not reading.candidates or reading.end is SpanEnd.CUT:
         return None
     return Bag(torch.cat(reading.candidates).unique(), exact=False)

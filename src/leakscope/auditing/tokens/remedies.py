@@ -25,6 +25,7 @@ from leakscope.play import Exposure
 from leakscope.play.text_baselines import LEAST_PUBLIC
 from leakscope.play.text_leak import TextLeak
 
+CUT = "the time ended the reading of its updates"
 DROPOUT = 0.1
 LARGER = (4, 16)  # times the examples
 NOISE = (1.0, 10.0)  # times the root mean square of a coordinate
@@ -71,9 +72,12 @@ def try_remedies(
             yield TextRemedy(name, None, None, "no time was left")
             continue
         try:
-            yield TextRemedy(name, *read(changed))
+            leak, grade = read(changed)
         except InputError as error:
             yield TextRemedy(name, None, None, first_line(error))
+            continue
+        cut = leak.cut and grade is Grade.INCONCLUSIVE
+        yield TextRemedy(name, None, None, CUT) if cut else TextRemedy(name, leak, grade)
 
 
 def left_to_read(remedy: TextRemedy) -> tuple[float, float, float]:
