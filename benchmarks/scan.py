@@ -4,6 +4,7 @@ python benchmarks/scan.py --seeds 14 --write         # limits from the first hal
 python benchmarks/scan.py --seeds 10 --traps         # how many of each manipulation are suspect under the package's limits
 python benchmarks/scan.py --seeds 14 --first 2 --step 5 --rows part2.jsonl       # one of five processes; then
 python benchmarks/scan.py --write --read part0.jsonl part1.jsonl ... part4.jsonl  # the tables and the reference from their rows
+python benchmarks/scan.py --seeds 14 --weights --write    # the tests of the weights alone; also with --traps
 
 Honest models: every network below at each seed, fresh, trained (1 to 12 epochs by SGD or Adam), and the trained one pruned by 50 and
 80 %, rounded to 8 and 4 bits, and fine-tuned on other data. The first round of training and the fine-tuning are also
@@ -18,8 +19,8 @@ import argparse
 import copy
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -190,11 +191,13 @@ def honest_models(name: str, seed: int) -> Iterator[Honest]:
         yield Honest("quantised", rounded(trained, bits), own, labels)
 
 
-def scans(model: Honest) -> Iterator[Scan]:
-    """Yield a scan for each size of the sample."""
-    for size in BATCHES:
+def scans(model: Honest, sizes: Sequence[int] = BATCHES) -> Iterator[Scan]:
+    """Yield a scan for each size of the sample; without sizes one of the weights alone."""
+    for size in sizes:
         sample = Target(model=model.model, inputs=model.inputs[:size], labels=model.labels[:size])
         yield scan(sample, previous=model.previous)
+    if not sizes:
+        yield scan(model.model)
 
 
 def values_of(result: Scan) -> dict[str, float]:
@@ -225,13 +228,14 @@ def continued(path: Path | None, cases: list[Case], make: Callable[[str, str, in
     return [row for row in rows if row.seed in seeds]
 
 
-def measure(seeds: range, held_out: range, path: Path | None) -> list[Row]:
+def measure(seeds: range, held_out: range, path: Path | None, sizes: Sequence[int]) -> list[Row]:
     """Return the values of every honest model; of unseen networks at the held-out seeds alone."""
 
     def rows(_: str, name: str, seed: int) -> list[Row]:
-        models = list(honest_models(name, seed))
-        both = [[values_of(each) for each in scans(model)] for model in models]
-        return [Row(name, model.kind, seed, small | large) for model, (large, small) in zip(models, both, strict=True)]
+        return [
+            Row(name, model.kind, seed, dict(ChainMap(*map(values_of, scans(model, sizes)))))
+            for model in honest_models(name, seed)
+        ]
 
     cases = [("", name, seed) for seed in seeds for name in (EVERY if seed in held_out else NETWORKS)]
     return continued(path, cases, rows)
@@ -318,12 +322,12 @@ def trapped(kind: str, name: str, seed: int) -> Honest:
     )
 
 
-def measure_traps(seeds: range, path: Path | None) -> list[Row]:
+def measure_traps(seeds: range, path: Path | None, sizes: Sequence[int]) -> list[Row]:
     """Return the values of every manipulation on its networks."""
     cases = [(kind, name, seed) for seed in seeds for kind, (_, names) in TRAPS.items() for name in names]
 
     def rows(kind: str, name: str, seed: int) -> list[Row]:
-        return [Row(name, kind, seed, values_of(next(scans(trapped(kind, name, seed)))))]
+        return [Row(name, kind, seed, values_of(next(scans(trapped(kind, name, seed), sizes))))]
 
     return continued(path, cases, rows)
 
@@ -381,6 +385,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=14)
     parser.add_argument("--traps", action="store_true", help="detection of manipulations in place of false alarms")
+    parser.add_argument("--weights", action="store_true", help="the tests of the weights alone")
     parser.add_argument("--first", type=int, default=0, help="with --step: the seeds of one of several processes")
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--write", action="store_true")
@@ -393,11 +398,12 @@ def main() -> None:
         asked.seeds // 2,
         range(asked.seeds // 2, asked.seeds),
     )
+    sizes = () if asked.weights else BATCHES
     if asked.traps:
-        rows = read_rows(asked.read) if asked.read else measure_traps(seeds, asked.rows)
+        rows = read_rows(asked.read) if asked.read else measure_traps(seeds, asked.rows, sizes)
         show_detection(rows, {key: asdict(each) for key, each in load_reference().items()})
         return
-    rows = read_rows(asked.read) if asked.read else measure(seeds, held_out, asked.rows)
+    rows = read_rows(asked.read) if asked.read else measure(seeds, held_out, asked.rows, sizes)
     if asked.step > 1:
         return
     usual = [row for row in rows if row.seed < reference and row.network not in UNSEEN]
@@ -408,6 +414,8 @@ def main() -> None:
         made_by = f"python benchmarks/scan.py --seeds {asked.seeds} --write"
         stored = {"made_by": made_by, "models": len(usual), "tests": tests}
         path = Path(leakscope.scanning.__file__).parent / FILE
+        if asked.weights:
+            stored["tests"] = json.loads(path.read_text("utf-8"))["tests"] | tests
         path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 

@@ -848,6 +848,7 @@ def test_data_may_be_named_by_a_word_as_in_a_scenario(tmp_path: Path) -> None:
         ("clinet: {}", "clinet"),
         ("model: lenet_cpl\ndata: {name: digits}\nclient: {rate: -1.0}", "rate .*above 0"),
         ("model: lenet_cpl\ndata: digitts", "digitts"),
+        ("model: project:net\ndata: digits", "audit.yaml:1: model: .*write build: project:net"),
         ("model: lenet_cpl\ndata: {name: digits, samples: 4}", "data.samples .*examples"),
         ("model: lenet_cpl\ndata: {name: digits, mix: equal}", "data.mix .*scenarios"),
         ("model: lenet_cpl\ndata: {name: digits}\nfail_above: {mse: 1}", "mse"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from typer.testing import CliRunner
 
@@ -24,6 +24,7 @@ from leakscope.models import from_module, gpt
 from leakscope.models.low_rank import adapt
 from leakscope.models.token_model import TokensFromNumbers
 from leakscope.play import shared_weights
+from leakscope.scanning.biases import large_biases, set_biases
 from leakscope.scanning.dense_rows import mirrored_rows
 from leakscope.scanning.findings import ABOUT, Reading, Test, Verdict
 from leakscope.scanning.own_batch import read_batch, relative_loss
@@ -101,11 +102,12 @@ WEIGHTS_ALONE = {
     "inconsistent": (Inconsistent(clients=3, client=2), Test.DEAD),
     "trap_weights": (TrapWeights(), Test.MIRRORED_ROWS),
     "fishing": (Fishing(target=3), Test.LARGEST),
+    "soliton_biases": (SolitonBiases(), Test.SET_BIASES),
 }
 
 
-@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name not in ("soliton_biases", "decepticons")])
-def test_the_weights_of_every_manipulation_but_soliton_biases_are_suspect(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name != "decepticons"])
+def test_the_weights_of_every_manipulation_are_suspect(name: str) -> None:
     manipulation, test = WEIGHTS_ALONE[name]
     assert test in suspects(scan(manipulated(manipulation)))
 
@@ -137,8 +139,66 @@ def test_a_value_that_honest_models_reach_whatever_it_is_is_shown() -> None:
 
 
 def test_soliton_biases_are_suspect_by_what_they_read_back() -> None:
-    assert not scan(manipulated(SolitonBiases())).suspected
     assert {Test.DEGREES, Test.PEELING} <= suspects(scanned(manipulated(SolitonBiases())))
+
+
+@pytest.mark.parametrize("from_data", [True, False])
+@pytest.mark.parametrize("epochs", [0, 5])
+def test_soliton_biases_on_inputs_in_0_1_follow_from_the_rows_and_honest_ones_do_not(
+    from_data: bool, epochs: int
+) -> None:
+    trap, honest = soliton(traps.digits(256), epochs, from_data)
+    assert Test.SET_BIASES in suspects(scan(trap))
+    assert not scan(honest).suspected
+
+
+def test_soliton_biases_on_standardised_inputs_are_large_beside_the_rows() -> None:
+    x, y = traps.digits(256)
+    trap, honest = soliton(((x - x.mean()) / x.std(), y), 5, True)
+    assert suspects(scan(trap)) == {Test.LARGE_BIASES}
+    assert not scan(honest).suspected
+
+
+def soliton(data: tuple[Tensor, Tensor], epochs: int, from_data: bool) -> tuple[nn.Module, nn.Module]:
+    """Return a network with soliton biases and the honest one, trained for some epochs."""
+    net, (x, y) = traps.dense(), data
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
+    for _ in range(4 * epochs):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    model = from_module(net, input_shape=(1, 8, 8))
+    sent = take(dishonest_weights(SolitonBiases(from_data=from_data), model, shared_weights(model, 1), x, [0])[1], 0)
+    trap = copy.deepcopy(net)
+    trap.load_state_dict(sent)
+    return trap, net
+
+
+def test_the_share_that_biases_cancel_is_that_of_the_best_mean_input() -> None:
+    """Against the formula at many mean inputs; 2,000 rows, so that chance explains little."""
+    layer, generator = nn.Linear(16, 2000), torch.Generator().manual_seed(0)
+    nn.init.normal_(layer.weight, generator=generator)
+    sums, noise = layer.weight.detach().sum(1), torch.randn(2000, generator=generator)
+    for mean, spread in ((0.5, 0.5), (0.5, 3.0), (0.02, 0.02)):
+        with torch.no_grad():
+            layer.bias.copy_(-mean * sums + spread * noise)
+        bias = layer.bias.detach()
+        shares = [1 - float((bias + t * sums).var() / (t * sums).var()) for t in torch.linspace(0.2, 20, 3000)]
+        assert set_biases(layer).value == pytest.approx(max(shares), abs=0.06)
+        assert set_biases(layer).value < max(shares) + 1e-3
+    with torch.no_grad():
+        layer.bias.copy_(0.5 * sums)  # as training moves them
+    assert set_biases(layer).value == 0.0
+    assert set_biases(nn.Sequential(nn.LayerNorm(16), layer)).value is None
+    assert large_biases(nn.Sequential(nn.LayerNorm(16), layer)).value is None
+
+
+@pytest.mark.parametrize(("rows", "value"), [(5.0, 0.5), (0.0, None)])
+def test_the_size_of_biases_is_counted_in_norms_of_live_rows(rows: float, value: float | None) -> None:
+    layer = nn.Linear(25, 20)
+    nn.init.constant_(layer.weight, rows / 5)
+    nn.init.constant_(layer.bias, -2.5)
+    assert large_biases(layer).value == pytest.approx(value)
 
 
 @pytest.mark.parametrize("number", BATCHES)
@@ -217,6 +277,7 @@ def test_a_scan_prints_its_suspects_and_shows_a_table_in_a_notebook() -> None:
     head, *lines = repr(result).splitlines()
     assert result.name in head
     assert len(lines) == len(suspects(result)) > 0
+    assert "equal rows 1 at 1 (honest 0, at most 0.25; limit 0.5)" in repr(result)
     assert result._repr_html_().count("<tr>") == 1 + len(result.lines)
 
 
@@ -311,7 +372,7 @@ def test_every_test_has_a_reference_of_honest_models() -> None:
 
 MODULE = """
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 def build():
     torch.manual_seed(0)
@@ -342,6 +403,11 @@ def test_the_command_exits_with_0_1_or_2(tmp_path: Path, monkeypatch: pytest.Mon
     other = ["received:build", "--previous", "x.safetensors"]
     for bad in (["nothing:build"], ["mlp"], other, ["received:build", "--data", "no"]):
         assert isinstance(runner.invoke(app, ["scan", *bad]).exception, InputError)
+    for options, why in (
+        (["--input-shape", "1x8x8"], "received:build builds its own"),
+        (["--data", "no.safetensors"], "there is no file no.safetensors"),
+    ):
+        assert why in str(runner.invoke(app, ["scan", "received:build", *options]).exception)
 
 
 @pytest.mark.slow

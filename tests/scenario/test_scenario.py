@@ -166,6 +166,7 @@ def test_a_problem_of_an_axis_value_stands_at_that_value() -> None:
         ({"defences": ["sign", "sign"]}, "stacked twice"),
         ({"defences": ["sparsify", "gaussian_noise"]}, "noise first"),
         ({"trials": 5000}, "at most 1000 trials"),
+        ({"server": "malicious"}, "a manipulation among the attacks"),
         ({"data": {"name": "fashion_mnist", "first": 10**12}}, "at most 0 trials"),
         ({"data": "breast_cancer"}, "model"),
         ({"data": {"name": "breast_cancer", "size": 32}}, "only pictures"),

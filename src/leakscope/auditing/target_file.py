@@ -184,6 +184,10 @@ class AuditFile:
 
 def _asked(file: UserFile) -> AuditFile:
     """Return the checked fields of a file as values, or raise all errors of their constructors."""
+    name = file.data.get("model")
+    if isinstance(name, str) and ":" in name:
+        words = f"names a network of leakscope; for a function of your own write build: {name:.80}"
+        raise file.error([Problem(("model",), words)])
     fields = file.check(file_model())
     problems: list[Problem] = []
 

@@ -53,6 +53,8 @@ def scan(
     from leakscope.scanning.scan import scan as scan_target
 
     import_components(imports)
+    if input_shape is not None and not what.isidentifier():
+        raise InputError(f"--input-shape is for a model by name: {what} builds its own; give a sample with --data")
     target = find_target(what, input_shape, classes, "scan")
     if weights is not None:
         load_weights(target, weights)
@@ -85,6 +87,8 @@ def with_sample(target: Target, name: str) -> Target:
         dataset = load(name)
         places = range(min(EXAMPLES, dataset.size("train")))
         return replace(target, inputs=dataset.pictures("train", places), labels=dataset.labels("train", places))
+    if not Path(name).is_file():
+        raise InputError(f"--data: there is no file {name}")
     tensors, _ = read_checkpoint(Path(name))
     if "inputs" not in tensors:
         raise InputError(f"--data {name} must hold the tensors inputs and labels, got {', '.join(tensors) or 'none'}")

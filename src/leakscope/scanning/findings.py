@@ -34,6 +34,8 @@ class Test(StrEnum):
     FEW_HOT = "few-hot embedding rows"
     DEAD = "dead branches"
     LARGEST = "largest weight"
+    SET_BIASES = "biases set by rows"
+    LARGE_BIASES = "biases beside rows"
     D_SNR = "D-SNR"
     CLASS_D_SNR = "D-SNR of classes"
     LOSS = "loss"
@@ -92,6 +94,15 @@ ABOUT: dict[Test, About] = {
     ),
     Test.DEAD: About("share of the convolutions and dense layers that are 0", ("trap weights",), share=True, least=0.02),
     Test.LARGEST: About("largest absolute value of a parameter", ("fishing", "Decepticons", "MineGrad"), least=50.0),
+    Test.SET_BIASES: About(
+        "largest share of the spread of a dense layer's row sums that its biases cancel",
+        ("soliton biases",),
+        share=True,
+        least=0.1,
+    ),
+    Test.LARGE_BIASES: About(
+        "median absolute bias of a dense layer over the norms of its rows", ("soliton biases", "imprint"), least=0.5
+    ),
     Test.D_SNR: About(
         "largest gradient norm of an example over the sum of the others, largest of the layers", ("fishing",), least=1.0
     ),
@@ -166,7 +177,8 @@ class ScanLine:
     def __str__(self) -> str:
         value = f" {self.value:.3g}" if isinstance(self.value, float) else f" {self.value}" if self.value else ""
         where = f" at {self.where}" if self.where and isinstance(self.value, float) else ""
-        honest = "" if self.honest is None else f" (honest {self.honest.median:.2g}, at most {self.honest.most:.2g})"
+        of = self.honest
+        honest = "" if of is None else f" (honest {of.median:.2g}, at most {of.most:.2g}; limit {of.limit:.2g})"
         note = f": {self.note}" if self.note else ""
         return f"{self.test}{value}{where}{honest}{note} [{', '.join(self.attacks)}]"
 

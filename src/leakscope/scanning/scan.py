@@ -21,7 +21,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.pages import notebook_table
 from leakscope.core.registry import lookup
-from leakscope.scanning import copied_inputs, dense_rows
+from leakscope.scanning import biases, copied_inputs, dense_rows
 from leakscope.scanning.findings import ABOUT, Reading, ScanLine, Test, Verdict
 from leakscope.scanning.own_batch import read_batch, relative_loss, run_network
 from leakscope.scanning.reference import BATCHES, judge_reading
@@ -37,6 +37,8 @@ OF_WEIGHTS = {
     Test.IDENTITY: copied_inputs.identity_weights,
     Test.FEW_HOT: copied_inputs.few_hot_rows,
     Test.LARGEST: copied_inputs.largest_weight,
+    Test.SET_BIASES: biases.set_biases,
+    Test.LARGE_BIASES: biases.large_biases,
 }
 OF_LABELS = (Test.D_SNR, Test.CLASS_D_SNR, Test.LOSS, Test.PEELING)
 OF_ROUNDS = (Test.JUMP, Test.LOSS_JUMP)

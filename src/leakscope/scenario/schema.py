@@ -299,6 +299,8 @@ def _short(value: object) -> str:
 
 
 def _near_key(key: str, model: type[BaseModel]) -> str:
+    if key == "server" and model is cell_model():
+        return "unknown key 'server': a manipulation among the attacks, such as imprint, makes the server dishonest"
     known = [*model.model_fields, *(OUTSIDE if model is cell_model() else ())]
     try:
         lookup(dict.fromkeys(known), key, "key")
