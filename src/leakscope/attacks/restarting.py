@@ -43,7 +43,7 @@ class Restarting:
         moved, copies, before = best.evaluations > 1, 1, int(best.evaluations.max())
         while len(places := _stuck(best, moved & (used < self.least))) and not _over(execution, before):
             lanes = places.repeat_interleave(copies)
-            number = starts[lanes] + torch.arange(copies).repeat(len(places))
+            number = starts[lanes] + torch.arange(copies, device=starts.device).repeat(len(places))
             others = [seeds[t] + APART * n for t, n in zip(lanes.tolist(), number.tolist(), strict=True)]
             facts = take((observation, knowledge), lanes.to(observation.samples.device))
             again = self.base.run(model, *facts, others, _later(execution, before))
