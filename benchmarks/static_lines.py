@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from leakscope.auditing.inspection import inspect
+from leakscope.auditing.static.inspection import inspect
 from leakscope.models import MODELS
 
 CASES = (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leakscope.guarding.history import GuardHistory as GuardHistory
     from leakscope.guarding.settings import Decision as Decision, GuardSettings as GuardSettings
     from leakscope.guarding.guard import guard as guard
-    from leakscope.auditing.inspection import Inspection as Inspection, inspect as inspect
+    from leakscope.auditing.static.inspection import Inspection as Inspection, inspect as inspect
     from leakscope.clients import (
         Client as Client, knowledge_of_defences as knowledge_of_defences, attacker_knowledge as attacker_knowledge,
     )  # fmt: skip

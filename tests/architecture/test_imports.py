@@ -59,7 +59,13 @@ ROOMS = {
     },
 }
 LINES = 6000  # a room with more is two rooms
-WITHIN = ("attacks/engine", "attacks/exact", "attacks/tokens", "auditing/tokens")  # rooms of their own inside another
+WITHIN = (
+    "attacks/engine",
+    "attacks/exact",
+    "attacks/tokens",
+    "auditing/static",
+    "auditing/tokens",
+)  # rooms of their own inside another
 TOP = {"__init__", "peeking", "__main__"}
 
 

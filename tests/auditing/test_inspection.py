@@ -15,10 +15,10 @@ from leakscope import Client, Clip, LocalTraining, inspect
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.recipes import ATTACKS, prior_only
 from leakscope.auditing import Audit, attack_runs, audit, suite
-from leakscope.auditing.adapters import find_adapters
 from leakscope.auditing.audit_record import audit_record
-from leakscope.auditing.inspection import Inspection
-from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.static.adapters import find_adapters
+from leakscope.auditing.static.facts import Severity, Topic
+from leakscope.auditing.static.inspection import Inspection
 from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError
 from leakscope.models import MODELS

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from leakscope.auditing import Target, audit_target, suite, target_audit
 from leakscope.auditing.attack_runs import expose_clients
-from leakscope.auditing.inspection import inspect
-from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.static.facts import Severity, Topic
+from leakscope.auditing.static.inspection import inspect
 from leakscope.auditing.target import make_subject
 from leakscope.auditing.tokens.columns import unread_columns
 from leakscope.auditing.verdict import Grade

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from leakscope import peek
 from leakscope.auditing.attack_runs import expose_clients, plan_exposure, read_labels
 from leakscope.auditing.capture_audit import audit_captures
-from leakscope.auditing.inspection import inspect_target
-from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.static.facts import Severity, Topic
+from leakscope.auditing.static.inspection import inspect_target
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, make_subject
 from leakscope.auditing.target_audit import audit_target

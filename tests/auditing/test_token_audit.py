@@ -24,7 +24,7 @@ from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.audit_text import labels_words
 from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.result import Audit, headline
-from leakscope.auditing.static_facts import Severity, Topic
+from leakscope.auditing.static.facts import Severity, Topic
 from leakscope.auditing.target import Target
 from leakscope.auditing.target_file import read_request
 from leakscope.auditing.tokens import search

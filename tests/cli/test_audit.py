@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, suite, target_audit
 from leakscope.auditing.result import Audit
-from leakscope.auditing.static_facts import Topic
+from leakscope.auditing.static.facts import Topic
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
 from leakscope.cli import app

@@ -8,7 +8,7 @@ from leakscope.core.lazy import load_lazily
 
 if TYPE_CHECKING:
     from leakscope.auditing.capture_audit import audit_captures as audit_captures
-    from leakscope.auditing.inspection import Inspection as Inspection, inspect as inspect
+    from leakscope.auditing.static.inspection import Inspection as Inspection, inspect as inspect
     from leakscope.auditing.result import Audit as Audit
     from leakscope.auditing.target import Target as Target, UntestedError as UntestedError
     from leakscope.auditing.target_audit import audit as audit, audit_target as audit_target

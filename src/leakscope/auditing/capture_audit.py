@@ -48,9 +48,9 @@ from leakscope.auditing.capture_rounds import (
 )
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss, captured_truth
-from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
+from leakscope.auditing.static.inspection import inspect_target
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
 from leakscope.auditing.target import Target, UntestedError, check_batch, make_client
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, WHOLE_SHARE, left_out_statistics, scored_audit

@@ -11,7 +11,7 @@ from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.audit_text import advice_lines, labels_words, percent, run_lines, unscored_lines
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
-from leakscope.auditing.inspection import Inspection
+from leakscope.auditing.static.inspection import Inspection
 from leakscope.auditing.suite import TARGETS, Untested, is_informed
 from leakscope.auditing.verdict import (
     LEAKING,

@@ -31,9 +31,9 @@ from leakscope.auditing.attack_runs import (
 from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.dishonest_server import Dishonest, Server, play_dishonest, read_server
-from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
+from leakscope.auditing.static.inspection import inspect_target
 from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.target_readings import TargetError, read_targets

@@ -127,7 +127,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model's updates reveal without an attack, in milliseconds: layers to divide, labels, buffers, tokens, ranks."""
-    from leakscope.auditing.inspection import inspect_target
+    from leakscope.auditing.static.inspection import inspect_target
 
     import_components(imports)
     target = find_target(what, input_shape, classes, "inspect")

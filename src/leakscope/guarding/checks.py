@@ -14,8 +14,8 @@ from leakscope.attacks.labels import LABEL_RULES, chosen_rule
 from leakscope.auditing.attack_runs import check_finite, plan_exposure
 from leakscope.auditing.attempts import evaluations_of
 from leakscope.auditing.chosen_attacks import suite_name
-from leakscope.auditing.inspection import inspect
 from leakscope.auditing.limits import Budget, Pace, first_line
+from leakscope.auditing.static.inspection import inspect
 from leakscope.auditing.suite import Entry, labels_problem
 from leakscope.auditing.target import Subject, Target, make_subject
 from leakscope.clients import attacker_knowledge, knowledge_of_defences

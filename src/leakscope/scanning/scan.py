@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakscope.auditing.inspection import run_once
+from leakscope.auditing.static.inspection import run_once
 from leakscope.auditing.target import Target, check_module
 from leakscope.core import random
 from leakscope.core.errors import InputError

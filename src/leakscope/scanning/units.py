@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.exact.peel_attack import Peeling
-from leakscope.auditing.dense_lines import has_zeros
+from leakscope.auditing.static.dense_lines import has_zeros
 from leakscope.auditing.target import Target, UntestedError, make_subject
 from leakscope.clients import Client
 from leakscope.core import random

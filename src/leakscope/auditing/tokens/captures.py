@@ -15,9 +15,9 @@ from leakscope.attacks.exact.span_test import SpanEnd, SpanReading
 from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.capture_reader import BEST_ROUND, ask_truth, choose, list_one, local_training, observe_captures
 from leakscope.auditing.criterion import captured_loss
-from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget
 from leakscope.auditing.result import Audit
+from leakscope.auditing.static.inspection import inspect_target
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import Target, Truth, make_client
 from leakscope.auditing.tokens.audit import ClientReadings, read_clients, score_clients, token_model, token_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from leakscope.attacks.exact.span_test import ROOM
-from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
+from leakscope.auditing.static.facts import Facts, Line, Severity, Topic
 from leakscope.models.embeddings import EMBEDDINGS
 
 SOLVED = 0.2  # dropout whose masks are solved for while the tokens fill half of the width (benchmarks/text.py)

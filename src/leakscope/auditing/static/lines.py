@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakscope.analysis.ranks import Convolution, LayerRank, layer_rank
 from leakscope.auditing.descriptions import Sent
-from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
+from leakscope.auditing.static.facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
 
 
 def sent_line(facts: Facts) -> Line:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
+from leakscope.auditing.static.facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
 from leakscope.core import random
 from leakscope.models import Layer
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 from torch import Tensor, nn
 
-from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, deciders
+from leakscope.auditing.static.facts import STATIC, Facts, Line, Severity, Topic, deciders
 
 MOST_TENSORS = 6  # of an adapter with biases
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.analysis.ranks import LayerRank
-from leakscope.auditing import static_lines
-from leakscope.auditing.adapters import adapters_line
-from leakscope.auditing.dense_lines import dense_lines
 from leakscope.auditing.limits import whole_number
-from leakscope.auditing.static_facts import Facts, Line, Severity, Topic, deciders, unknown
+from leakscope.auditing.static import lines as static_lines
+from leakscope.auditing.static.adapters import adapters_line
+from leakscope.auditing.static.dense_lines import dense_lines
+from leakscope.auditing.static.facts import Facts, Line, Severity, Topic, deciders, unknown
 from leakscope.auditing.tokens.lines import tokens_line
 from leakscope.clients import Client
 from leakscope.core import random
