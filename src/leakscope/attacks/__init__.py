@@ -4,6 +4,7 @@
 `TOKEN_ATTACKS` are those on networks over token numbers. `aware` changes an attack to use what the attacker knows about the defences.
 """
 
+from leakscope.attacks.exact.all_rounds import AllRounds as AllRounds
 from leakscope.attacks.exact.analytic import Analytic as Analytic
 from leakscope.attacks.exact.peel_attack import Peeling as Peeling
 from leakscope.attacks.attack import (
@@ -64,6 +65,7 @@ from leakscope.attacks.recipes import (
     linear_system as linear_system, matching as matching, peeling as peeling, prior_only as prior_only,
     spear as spear,
 )  # fmt: skip
+from leakscope.attacks.restarting import Restarting as Restarting
 from leakscope.attacks.simulate import (
     ALPHA as ALPHA, LABEL as LABEL, SHIFT as SHIFT, SIMULATORS as SIMULATORS, LocalSteps as LocalSteps,
     OnTheLine as OnTheLine, OneGradient as OneGradient,
