@@ -1,6 +1,6 @@
 """Updates of single clients from secure sums over rounds, and the images that division reads from them beside a sum.
 
-    LEAKSCOPE_DATA=... python benchmarks/disaggregation.py [--clients 5 10 20] [--rounds 2 4] [--rate 0 0.01 0.1] [--trials 10]
+    LEAKSCOPE_DATA=... python benchmarks/disaggregation.py [--clients 5 10] [--rounds 2] [--rate 0 0.01 0.1] [--trials 10]
 
 Every client holds 4 test images of Fashion-MNIST and sends the gradient of 784-200-10 (torch's first weights, new in each trial). The
 server sees the sums over the clients that took part (each with probability 1/2), sets the weights by FedSGD at `rate` (0: they stay), and
@@ -88,8 +88,8 @@ def federation(clients: int, rounds: int, rate: float, trial: int) -> tuple[floa
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--clients", type=int, nargs="*", default=[5, 10, 20])
-    parser.add_argument("--rounds", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--clients", type=int, nargs="*", default=[5, 10])
+    parser.add_argument("--rounds", type=int, nargs="*", default=[2])
     parser.add_argument("--rate", type=float, nargs="*", default=[0.0, 0.01, 0.1])
     parser.add_argument("--trials", type=int, default=10)
     asked = parser.parse_args()
