@@ -296,8 +296,6 @@ def test_every_defence_on_the_update_is_a_mod(flwr: Any, tmp_path: Path, name: s
         "random_mask": {"share": 0.1}, "quantise": {"bits": 2},
     }  # fmt: skip
     defence = DEFENCES[name](**settings.get(name, {}))
-    if not hasattr(defence, "protect_update") and not hasattr(defence, "protect_and_remember"):
-        pytest.skip("no defence on the update")
     plain = sent_change(flwr, None, tmp_path / "plain")[0]
     held = sent_change(flwr, protecting(defence, seed=1), tmp_path / "held")[0]
     again = sent_change(flwr, protecting(defence, seed=1), tmp_path / "again")[0]

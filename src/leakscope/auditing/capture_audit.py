@@ -48,7 +48,7 @@ from leakscope.auditing.capture_rounds import (
 )
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss, captured_truth
-from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
+from leakscope.auditing.limits import Budget, Pace, after_loading, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.static.inspection import inspect_target
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
@@ -61,7 +61,6 @@ from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
-from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -105,8 +104,7 @@ def audit_captures(
         )
     budget = start_budget(minutes)
     with reporting(progress) as report:
-        load_transforms(report)
-        request = Request(target, replace(budget, began=budget.clock()), minutes, seed, [], [])
+        request = Request(target, after_loading(budget, report), minutes, seed, [], [])
         return _audited(Path(directory), request, clients, attacks, report)
 
 

@@ -7,10 +7,12 @@ import math
 import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.errors import first_line as first_line
+from leakscope.core.progress import Reporter
 
 LEAST_ITERATIONS = 5  # an attack with at most so many is run without measuring its pace
 MOST_MINUTES = 24 * 60.0
@@ -44,6 +46,12 @@ class Budget:
 def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) -> Budget:
     """Return a budget that starts now."""
     return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
+
+
+def after_loading(budget: Budget, report: Reporter) -> Budget:
+    """Return the budget from now on, after loading code, which is not its time."""
+    load_transforms(report)
+    return replace(budget, began=budget.clock())
 
 
 @dataclass(slots=True)

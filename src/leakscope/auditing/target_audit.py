@@ -31,7 +31,7 @@ from leakscope.auditing.attack_runs import (
 from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.dishonest_server import Dishonest, Server, play_dishonest, read_server
-from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
+from leakscope.auditing.limits import Budget, Pace, after_loading, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.static.inspection import inspect_target
 from leakscope.auditing.suite import Entry, Untested, unknown_defences
@@ -41,7 +41,6 @@ from leakscope.auditing.tokens.audit import audit_tokens
 from leakscope.auditing.tokens.columns import unread_columns
 from leakscope.auditing.tokens.network import NO_CHOICE, holds_tokens
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
-from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -125,8 +124,7 @@ def audit_target(
     who = read_server(server)
     budget = start_budget(minutes)
     with reporting(progress) as report:
-        load_transforms(report)
-        budget = replace(budget, began=budget.clock())
+        budget = after_loading(budget, report)
         audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies, server=who)
     return replace(audit, static=inspect_target(target, exposure=audit.exposure))
 

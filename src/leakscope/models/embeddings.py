@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from leakscope.core.errors import InputError
-
-EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+from leakscope.core.token_layers import EMBEDDINGS
 
 
 def check_embeddings(module: nn.Module, title: str) -> None:

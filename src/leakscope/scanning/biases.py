@@ -13,13 +13,14 @@ from itertools import takewhile
 
 from torch import Tensor, nn
 
+from leakscope.core.token_layers import EMBEDDINGS
 from leakscope.scanning.dense_rows import dense_layers, largest
 from leakscope.scanning.findings import Reading
 
 UNITS = 16  # of a layer: the relation of fewer says little
 DARKEST = 0.2  # mean input that the biases may assume; honest ones that fall with the sums are too small for it
 SIGMAS = 3.0
-CENTRED = nn.Embedding | nn.EmbeddingBag | nn.LayerNorm | nn.RMSNorm | nn.MultiheadAttention
+CENTRED = EMBEDDINGS | nn.LayerNorm | nn.RMSNorm | nn.MultiheadAttention
 
 
 def set_biases(module: nn.Module) -> Reading:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from leakscope.core.token_layers import EMBEDDINGS
 from leakscope.models.low_rank import LowRank
 from leakscope.scanning.dense_rows import FEATURES, dense_layers, largest
 from leakscope.scanning.findings import Reading
@@ -87,7 +88,7 @@ def few_hot_rows(module: nn.Module) -> Reading:
 
     def readings() -> Iterator[Reading]:
         for name, layer in module.named_modules():
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.embedding_dim >= FEATURES:
+            if isinstance(layer, EMBEDDINGS) and layer.embedding_dim >= FEATURES:
                 energy = layer.weight.detach().float().square()
                 energy = energy[energy.sum(1) > 0]
                 if len(energy) >= FILTERS:
@@ -105,7 +106,7 @@ def dead_branches(module: nn.Module, previous: Mapping[str, Tensor] | None = Non
     counted, dead = 0, []
     for name, layer in module.named_modules():
         weight, key = getattr(layer, "weight", None), f"{name}.weight" if name else "weight"
-        if not isinstance(weight, Tensor) or not weight.numel() or isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        if not isinstance(weight, Tensor) or not weight.numel() or isinstance(layer, EMBEDDINGS):
             continue
         mixes = isinstance(layer, _ConvNd | nn.Linear) and not _is_adapter(module, name)
         if mixes or (previous is not None and key in previous and bool(previous[key].any())):

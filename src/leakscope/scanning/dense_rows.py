@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from leakscope.core.token_layers import EMBEDDINGS
 from leakscope.scanning.findings import Reading
 
 FEATURES = 8  # with fewer inputs rows are alike by chance
@@ -25,7 +26,7 @@ def dense_layers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and weight (outputs x inputs) of every dense layer with enough rows; `transformers` stores some as columns."""
     for name, layer in module.named_modules():
         weight = getattr(layer, "weight", None)
-        if isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        if isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(layer, EMBEDDINGS):
             rows = weight.detach().float()
             rows = rows.mT if type(layer).__name__ == "Conv1D" else rows
             if len(rows) >= UNITS and rows.shape[1] >= FEATURES:

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from leakscope.core.errors import InputError, first_line
+from leakscope.core.token_layers import EMBEDDINGS
 from leakscope.core.tree import Tree
 from leakscope.core.types import Round
 
@@ -136,7 +137,7 @@ def _readers(module: nn.Module, sent: Collection[str]) -> dict[str, str]:
             if name not in sent or value.ndim != MATRIX or owners[id(value)] > 1:
                 continue
             own = name.removeprefix(f"{prefix}.")
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            if isinstance(layer, EMBEDDINGS):
                 continue
             whole = own == "in_proj_weight" if isinstance(layer, nn.MultiheadAttention) else own == "weight"
             readers[prefix if whole and prefix else name] = name

@@ -17,7 +17,7 @@ from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.model import Model
-from leakscope.core.token_padding import padding_of
+from leakscope.core.token_layers import EMBEDDINGS, padding_of
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 
@@ -77,9 +77,7 @@ def find_lookup(model: Model) -> Lookup:
     """Return the embedding of a network that reads the token numbers themselves, or raise."""
     module = token_module(model)
     tokens = (torch.arange(model.input_shape[0]) + 1).remainder(2)[None]  # no row of positions or of token types
-    layers = {
-        name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
-    }
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, EMBEDDINGS)}
     read: list[str] = []
 
     def note(name: str, args: tuple[Tensor, ...]) -> None:

@@ -21,6 +21,7 @@ from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.pages import notebook_table
+from leakscope.core.token_layers import EMBEDDINGS
 from leakscope.core.types import LocalTraining
 from leakscope.learning.losses import LOSSES
 from leakscope.models import Structure, find_structure
@@ -187,4 +188,4 @@ def _examples(module: nn.Module, shape: tuple[int, ...], inputs: Tensor | None, 
     drawn = line.reshape(EXAMPLES, *shape).to(like.dtype)
     first = next((each for each in module.modules() if next(each.parameters(recurse=False), None) is not None), None)
     tokens = torch.zeros_like(drawn, dtype=torch.int64)
-    return [tokens, drawn] if isinstance(first, nn.Embedding | nn.EmbeddingBag) else [drawn, tokens]
+    return [tokens, drawn] if isinstance(first, EMBEDDINGS) else [drawn, tokens]

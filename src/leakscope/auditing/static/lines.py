@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from leakscope.analysis.ranks import Convolution, LayerRank, layer_rank
 from leakscope.auditing.descriptions import Sent
 from leakscope.auditing.static.facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
+from leakscope.core.token_layers import EMBEDDINGS
 
 
 def sent_line(facts: Facts) -> Line:
@@ -57,7 +58,7 @@ def embeddings_line(facts: Facts) -> Line:
     tables = [
         (name, each)
         for name, each in facts.module.named_modules()
-        if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.weight.requires_grad
+        if isinstance(each, EMBEDDINGS) and each.weight.requires_grad
     ]
     if not tables:
         return Line(Topic.EMBEDDINGS, "no embedding is trained", Severity.NONE, {"tables": 0, "rows": 0}, (), page)

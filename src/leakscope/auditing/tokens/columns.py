@@ -6,6 +6,7 @@ from torch import nn
 
 from leakscope.attacks.exact.embedding_rows import bag_of_gradient, bag_of_weights
 from leakscope.auditing.suite import Untested
+from leakscope.core.token_layers import EMBEDDINGS
 from leakscope.core.types import Shares
 from leakscope.play import Exposure
 
@@ -20,7 +21,7 @@ def unread_columns(module: nn.Module, exposure: Exposure) -> list[Untested]:
     seen, unread = exposure.observation.rounds[0], []
     for layer, table in module.named_modules():
         name = f"{layer}.weight" if layer else "weight"
-        if not isinstance(table, nn.Embedding | nn.EmbeddingBag) or name not in seen.sent:
+        if not isinstance(table, EMBEDDINGS) or name not in seen.sent:
             continue
         if exposure.observation.shares is Shares.GRADIENT:
             bags = [bag_of_gradient(rows) for rows in seen.sent[name]]

@@ -6,7 +6,7 @@ from torch import nn
 
 from leakscope.attacks.exact.span_test import ROOM
 from leakscope.auditing.static.facts import Facts, Line, Severity, Topic
-from leakscope.models.embeddings import EMBEDDINGS
+from leakscope.core.token_layers import EMBEDDINGS
 
 SOLVED = 0.2  # dropout whose masks are solved for while the tokens fill half of the width (benchmarks/text.py)
 PAGE = "explanation/text.md#span-test"

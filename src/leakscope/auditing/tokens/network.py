@@ -15,9 +15,9 @@ from leakscope.attacks.tokens.embedded import read_bag
 from leakscope.attacks.tokens.readings import known_noise
 from leakscope.auditing.target import Target, UntestedError
 from leakscope.core.errors import InputError, first_line
-from leakscope.core.token_padding import padding_of
+from leakscope.core.token_layers import EMBEDDINGS, padding_of
 from leakscope.core.types import Knowledge, Observation, Round
-from leakscope.models.embeddings import EMBEDDINGS, check_embeddings
+from leakscope.models.embeddings import check_embeddings
 from leakscope.play.text_leak import Reading
 
 NO_CHOICE = "audit(attacks=...) names attacks on images and tables; leave it out for token networks"

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from leakscope.metrics.interval import Estimate
 from leakscope.report import Gallery, Page, fragment, page_of_run
 from leakscope.report.pictures import pixels
 
@@ -150,6 +151,33 @@ def test_nothing_is_wider_than_the_window(
     assert tab.evaluate(
         "document.querySelector('#viewer').scrollWidth <= document.querySelector('#viewer').clientWidth"
     )
+
+
+@pytest.mark.parametrize("width", [360, 1100, 1280, 1400])
+def test_a_table_of_many_measures_scrolls_by_itself_and_breaks_no_word(
+    make_page: MakePage, open_page: Open, width: int
+) -> None:
+    page = make_page(attacks=2)
+    measures = {f"measure_{number}": Estimate(0.5, 0.25, 0.75, 4, 4) for number in range(8)}
+
+    def wide(row: Any) -> Any:
+        return dataclasses.replace(row, attack="bag_of_words", learned={} if row.baseline else measures)
+
+    sections = tuple(dataclasses.replace(each, axes=(), rows=tuple(map(wide, each.rows))) for each in page.sections)
+    tab = open_page(dataclasses.replace(page, sections=sections), width=width).tab
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    names = "[...document.querySelectorAll('#numbers .run tbody tr:not(.baseline) > th[scope=row]')]"
+    broken = f"""{names}.filter(each => {{
+        const range = document.createRange();
+        range.selectNodeContents(each);
+        return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1;
+    }}).length"""
+    tab.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    assert "bag_of_words" in tab.evaluate(f"{names}.map(each => each.innerText.trim())")
+    assert tab.evaluate(broken) == 0
+    last = "document.querySelector('#numbers .run tbody td.ends').getBoundingClientRect()"
+    tab.evaluate("document.querySelectorAll('.scroll').forEach(each => { each.scrollLeft = 10000; })")
+    assert tab.evaluate(f"{last}.right") <= width
 
 
 def test_a_picture_scaled_by_a_fraction_shows_no_neighbour(make_page: MakePage, open_page: Open, seen: Seen) -> None:

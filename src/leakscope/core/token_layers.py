@@ -1,8 +1,10 @@
-"""The token that fills short sentences, as a network declares it."""
+"""Layers that look token numbers up, and the token that fills short sentences, as a network declares it."""
 
 from __future__ import annotations
 
 from torch import nn
+
+EMBEDDINGS = nn.Embedding | nn.EmbeddingBag
 
 
 def padding_of(module: nn.Module, table: nn.Module | None = None) -> int | None:
