@@ -34,7 +34,7 @@ from leakscope.auditing.target import Target
 from leakscope.core.tree import take
 from leakscope.data import load
 from leakscope.metrics.interval import wilson
-from leakscope.models import from_module
+from leakscope.models import adapt, from_module
 from leakscope.models.catalogue import MODELS
 from leakscope.models.token_model import TokensFromNumbers
 from leakscope.models.transformer_text import bert, gpt
@@ -302,6 +302,7 @@ TRAPS: dict[str, tuple[Manipulation, tuple[str, ...]]] = {
     "fishing by class": (Fishing(target=3), CONVOLUTIONAL),
     "fishing by feature": (Fishing(target=3, feature=0), CONVOLUTIONAL),
     "Decepticons": (Decepticons(), ("gpt",)),
+    "Decepticons on adapters": (Decepticons(), ("gpt",)),
 }
 
 
@@ -311,10 +312,13 @@ def trapped(kind: str, name: str, seed: int) -> Honest:
     torch.manual_seed(100 + seed)
     honest, (x, y) = make().eval(), source(0, 512, "train")
     honest = train(honest, x, y, 3, seed, 0.05) if seed % 2 else honest
+    if kind.endswith("adapters"):
+        honest = adapt(honest, rank=8, layers=("query", "value", "dense1"))
     network = honest if x.is_floating_point() else TokensFromNumbers(honest)
     model = from_module(network, input_shape=tuple(x.shape[1:]), example=x[:2].float())
     public = source(0, 256, "test")[0].float()
-    sent = take(dishonest_weights(manipulation, model, shared_weights(model, 1), public, [seed])[1], 0)
+    extended, changed = dishonest_weights(manipulation, model, shared_weights(model, 1), public, [seed])
+    sent = extended.buffers | take(changed, 0)
     sent = {name.removeprefix("network."): value for name, value in sent.items()}
     bound = Imprint().shrink if isinstance(manipulation, Imprint) and manipulation.sparse else math.inf
     return Honest(

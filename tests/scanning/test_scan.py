@@ -122,11 +122,15 @@ def test_clients_of_a_sum_that_get_other_weights_have_other_hashes() -> None:
     ]
 
 
-def test_a_transformer_that_imprints_tokens_is_suspect_and_the_honest_one_is_not() -> None:
+@pytest.mark.parametrize("rank", [None, 8])
+def test_a_transformer_that_imprints_tokens_is_suspect_and_the_honest_one_is_not(rank: int | None) -> None:
     torch.manual_seed(0)
     net, x = gpt(vocabulary=50, positions=8, width=32, depth=2, classes=3), torch.randint(50, (40, 8))
+    if rank is not None:
+        net = adapt(net, rank=rank, layers=("query", "value", "dense1"))
     model = from_module(TokensFromNumbers(net), input_shape=(8,), example=x[:2].float())
-    sent = take(dishonest_weights(Decepticons(), model, shared_weights(model, 1), x.float(), [0])[1], 0)
+    extended, changed = dishonest_weights(Decepticons(), model, shared_weights(model, 1), x.float(), [0])
+    sent = extended.buffers | take(changed, 0)
     assert not scan(net).suspected
     net.load_state_dict({name.removeprefix("network."): value for name, value in sent.items()})
     assert {Test.EQUAL_ROWS, Test.LARGEST} <= suspects(scan(net))

@@ -92,7 +92,12 @@ ABOUT: dict[Test, About] = {
         share=True,
         least=0.05,
     ),
-    Test.DEAD: About("share of the convolutions and dense layers that are 0", ("trap weights",), share=True, least=0.02),
+    Test.DEAD: About(
+        "share of the convolutions and dense layers that are 0",
+        ("trap weights", "Decepticons on adapters"),
+        share=True,
+        least=0.02,
+    ),
     Test.LARGEST: About("largest absolute value of a parameter", ("fishing", "Decepticons", "MineGrad"), least=50.0),
     Test.SET_BIASES: About(
         "largest share of the spread of a dense layer's row sums that its biases cancel",
