@@ -109,7 +109,7 @@ def rows_of(setting: Setting, args: argparse.Namespace) -> Iterator[dict[str, ob
         return
     name = "-".join(str(value) for value in asdict(setting).values())
     work = Path(args.out) / f"{name}-{args.steps}"
-    execution = Execution(device=args.device, directory=work)
+    execution = Execution(device=args.device, directory=work, tf32=args.tf32)
     result = attack(exposed(setting, args, data), method_of(setting, args), execution=execution)
     yield {
         "result": setting.attack,
@@ -173,6 +173,7 @@ def options() -> argparse.ArgumentParser:
         "--bn", type=float, default=1e-3, help="weight of ig's and modern's prior where buffers are sent"
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tf32", action="store_true", help="the attacker computes with TF32")
     parser.add_argument("--out", default="vision.tmp")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no setting after so long")
     parser.add_argument("--table", action="store_true", help="print what is stored and end")
@@ -184,7 +185,7 @@ def main() -> int:
     args = options().parse_args()
     path, began = Path(args.out) / "results.jsonl", time.monotonic()
     stored = read_rows(path.parent)
-    plain = {name: getattr(args, name) for name in ("steps", "trials", "width", "group", "tv", "bn")}
+    plain = {name: getattr(args, name) for name in ("steps", "trials", "width", "group", "tv", "bn", "tf32")}
     for setting in () if args.table else settings_of(args):
         mine = {**asdict(setting), **plain}
         if holds(stored, mine):
