@@ -442,6 +442,7 @@ def test_a_run_ends_before_the_evaluation_that_would_pass_its_end() -> None:
     assert pace.ended
     assert Pace(lambda: 5.0, until=4.0)(0)
     assert [Pace(lambda: 0.0, most=1)(number) for number in (0, 1)] == [False, True]
+    assert [Pace(lambda: 5.0, until=4.0, least=1)(number) for number in (0, 1)] == [False, True]
 
 
 def test_a_budget_runs_down_and_never_below_zero() -> None:

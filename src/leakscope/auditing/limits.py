@@ -56,11 +56,15 @@ def after_loading(budget: Budget, report: Reporter) -> Budget:
 
 @dataclass(slots=True)
 class Pace:
-    """Times of a run's evaluations. As `Execution.out_of_time` it ends the run if the next would end after `until`, or after `most`."""
+    """Times of a run's evaluations. As `Execution.out_of_time` it ends the run if the next would end after `until`, or after `most`.
+
+    It never ends before `least` evaluations.
+    """
 
     clock: Callable[[], float] = time.monotonic
     until: float = math.inf
     most: float = math.inf
+    least: int = 0
     reports: list[tuple[float, int]] = field(default_factory=list)  # (time, evaluations before it)
     ended: bool = False  # whether it ended the run
 
@@ -75,7 +79,7 @@ class Pace:
         before = self.reports[-1] if self.reports else (now, evaluations)
         each = (now - before[0]) / (evaluations - before[1]) if evaluations > before[1] else 0.0
         self.reports.append((now, evaluations))
-        over = now + each > self.until or evaluations >= self.most
+        over = evaluations >= self.least and (now + each > self.until or evaluations >= self.most)
         self.ended = self.ended or over
         return over
 

@@ -95,7 +95,7 @@ def fitting_iterations(exposure: Exposure, make: Callable[..., TokenMatching], s
     """Return how many iterations of an attack and its moves fit into `seconds`, by the pace of its first evaluations; 0 without time."""
     attack = make()
     most, search = attack.matching.stop.iterations, attack.search
-    pace = Pace(most=PROBE)
+    pace = Pace(most=PROBE, least=1)  # what goes before the first evaluation may take longer than the probe's share
     began = pace.clock()
     pace.until = began + PROBE_SHARE * seconds
     reconstruct(exposure, TokenMatching(attack.matching), Execution(form=FORM, out_of_time=pace))
