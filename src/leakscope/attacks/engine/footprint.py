@@ -20,7 +20,7 @@ from leakscope.kernels.lanes import NARROWEST, lanes
 from leakscope.kernels.memory import OverLimitError, V, count_bytes, is_out_of_memory
 
 HEAP = 1.15  # bytes of the process per byte of tensors on a CPU: gaps between blocks, workspaces of kernels (benchmarks/memory.py)
-LOOP_HEAP = 1.5  # the same of plain autograd, trial by trial: its tensors of many sizes leave larger gaps
+ALONE_HEAP = 1.5  # the same of trials evaluated one by one: their tensors of many sizes leave larger gaps
 BASE = 32 * 2**20  # bytes of a run on a CPU beside its tensors: graphs, threads, code loaded on the way
 NODE = 24 * 2**10  # bytes of an operation in a graph while it is traced
 MOST_TRIALS = 10**6
@@ -200,7 +200,7 @@ def bytes_of(values: Iterable[Tensor]) -> int:
 
 
 def _heap(form: str) -> float:
-    return LOOP_HEAP if form == "loop" else HEAP
+    return ALONE_HEAP if form in ALONE else HEAP
 
 
 def _more_than(limit: int, on_cpu: bool) -> OverLimitError:
