@@ -323,7 +323,7 @@ def test_the_predicted_memory_of_a_chunk_counts_spare_lanes_and_its_form(form: s
     assert (traced > predicted + footprint.NODE * 100) == (form != "loop")
     stored = sum(t.nbytes for t in tensors(problem))
     counted = stored + peak_bytes(Engine(w.model, problem, Stop(iterations=1), form).run)
-    assert counted <= predicted <= 1.5 * counted
+    assert counted <= predicted <= 1.6 * counted
 
 
 def test_outcomes_converged_exhausted_stalled_diverged() -> None:

@@ -124,7 +124,7 @@ def test_a_scenario_that_does_not_fit_is_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize(("mib", "fits"), [(46, False), (125, True)])
+@pytest.mark.parametrize(("mib", "fits"), [(46, False), (150, True)])
 def test_planning_keeps_to_the_limit_whether_or_not_a_trial_fits(mib: int, fits: bool) -> None:
     """Probes leave room for the clients, the problem and the network that are already in memory."""
     wide = {"name": "mlp", "hidden": [1024, 1024]}
