@@ -28,6 +28,7 @@ from leakscope.auditing.remedies import stacked
 from leakscope.auditing.target import Target, list_defences
 from leakscope.clients import Client
 from leakscope.core import random
+from leakscope.core.differentiate import load_transforms
 from leakscope.core.errors import InputError
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, subtract
@@ -82,6 +83,7 @@ def guard(
     settings = GuardSettings() if settings is None else settings
     if (history is None) != (settings.share is None):
         raise InputError("guard(history=...) and GuardSettings.share belong together: give both or neither")
+    load_transforms()
     began = time.monotonic()
     task = "" if history is None else task_of(target, settings)
     resting = history if history is not None and history.rests(task, settings.share or 1.0) else None
