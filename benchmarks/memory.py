@@ -38,6 +38,10 @@ SIDES = {"vit_b16": (64, 96, 128)}  # the others: 32, 64, 96
 LIGHT: dict[str, dict[str, object]] = {  # an evaluation takes seconds
     "vit_b16": {"samples": 2, "trials": 2, "iterations": 4, "form": "loop"},
     "vgg16": {"samples": 2, "trials": 2, "iterations": 10},
+    **{
+        name: {"iterations": 10}
+        for name in ("resnet20", "resnet20_dlg", "resnet8", "resnet18", "convnet", "vit", "alexnet")
+    },
 }
 FAILED = "failed"
 ALLOWED = 1.3
