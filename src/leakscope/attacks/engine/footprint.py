@@ -19,8 +19,7 @@ from leakscope.core.tree import take, tensors, trials
 from leakscope.kernels.lanes import NARROWEST, lanes
 from leakscope.kernels.memory import OverLimitError, V, count_bytes, is_out_of_memory
 
-HEAP = 1.15  # bytes of the process per byte of tensors on a CPU: gaps between blocks, workspaces of kernels (benchmarks/memory.py)
-ALONE_HEAP = 1.5  # the same of trials evaluated one by one: their tensors of many sizes leave larger gaps
+HEAP = 1.5  # bytes of the process per byte of tensors on a CPU: gaps between blocks, workspaces of kernels (benchmarks/memory.py)
 BASE = 32 * 2**20  # bytes of a run on a CPU beside its tensors: graphs, threads, code loaded on the way
 NODE = 24 * 2**10  # bytes of an operation in a graph while it is traced
 MOST_TRIALS = 10**6
@@ -66,7 +65,7 @@ class Footprint:
         bases = (
             1 + torch.get_num_threads() if self.form == "split" else 1
         )  # a graph on a thread of its own takes as much again
-        return int(_heap(self.form) * (tensors + self.network)) + bases * BASE + self.graph
+        return int(HEAP * (tensors + self.network)) + bases * BASE + self.graph
 
     def fits(self, limit: int) -> int:
         """Return the most trials of a chunk that needs at most `limit` bytes; 0 if not even one fits."""
@@ -104,9 +103,7 @@ class Room:
         probed = {"compiled": "im2col", "split": "native"}.get(form, "loop" if form in ALONE else form)
         engine = Engine(self.model, take(self.problem, slice(0, 1)), self.stop, probed, record=False)
         at_once = 1 if form in ALONE else NARROWEST
-        left = (
-            tensors_within(self.limit, self.model, on_cpu, form) - self.trial - self.restarts * self.stored
-        ) // at_once
+        left = (tensors_within(self.limit, self.model, on_cpu) - self.trial - self.restarts * self.stored) // at_once
         try:
             _, held, peak, operations = count_bytes(engine.rehearse, left)
         except OverLimitError:
@@ -184,9 +181,9 @@ def count_within(limit: int, f: Callable[[], V], model: Model, *, on_cpu: bool) 
         raise _refusal(_more_than(limit, on_cpu), limit) from None
 
 
-def tensors_within(limit: int, model: Model, on_cpu: bool, form: str = "native") -> int:
-    """Return the bytes of tensors that a process may hold beside its network, for a run in a form."""
-    return max(int((limit - BASE) / _heap(form)) - network_bytes(model), 0) if on_cpu else limit
+def tensors_within(limit: int, model: Model, on_cpu: bool) -> int:
+    """Return the bytes of tensors that a process may hold beside its network."""
+    return max(int((limit - BASE) / HEAP) - network_bytes(model), 0) if on_cpu else limit
 
 
 def network_bytes(model: Model) -> int:
@@ -197,10 +194,6 @@ def network_bytes(model: Model) -> int:
 def bytes_of(values: Iterable[Tensor]) -> int:
     """Return the bytes of tensors."""
     return sum(value.numel() * value.element_size() for value in values)
-
-
-def _heap(form: str) -> float:
-    return ALONE_HEAP if form in ALONE else HEAP
 
 
 def _more_than(limit: int, on_cpu: bool) -> OverLimitError:

@@ -148,7 +148,9 @@ def _units_line(facts: Facts, layer: Layer, module: nn.Linear) -> Line:
     if share is not None:
         numbers["alone"] = share
         percent = "under 1" if 0 < share < 0.005 else f"{100 * share:.0f}"
-        words = f"{units} units for {batch} examples: {percent} % of the sample's examples activate a unit alone ({behind})"
+        words = (
+            f"{units} units for {batch} examples: {percent} % of the sample's examples activate a unit alone ({behind})"
+        )
         return Line(Topic.UNITS, words, Severity.EXACT if share else Severity.PARTIAL, numbers, names, page)
     numbers |= {"expected_at_half": units * batch * 0.5**batch, "expected_most": units * (1 - 1 / batch) ** (batch - 1)}
     words = (
