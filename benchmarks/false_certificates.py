@@ -8,6 +8,7 @@ Updates are of a digits network with 80 hidden units and batches of 2 to 8; floa
 - mixture, noisy, foreign: random mixtures with half of the gradients zero; the gradient of a batch with noise; that of a batch under other
   weights. No batch caused them: every certificate is false.
 - saturated, steps, clipped: a batch under weights from N(0, 1); three local steps; every example with a factor of its own, as clipped ones.
+- narrow: a network with 4, 8 or 16 units and two classes, one of which has every example of half of the batches.
   A certificate is false if it is farther than 1e-3 (root mean square) from every sample of the batch, or has another label than the
   nearest.
 """
@@ -37,9 +38,9 @@ from leakscope.data import Dataset, load
 from leakscope.models import Torch, build, draw_parameters
 from stored_rows import add_rows, read_rows
 
-UNITS, LEAST, MOST = 80, 2, 8
+UNITS, LEAST_UNITS, LEAST, MOST = 80, 4, 2, 8
 NONE = ("mixture", "noisy", "foreign")  # no batch caused them
-KINDS = (*NONE, "saturated", "steps", "clipped")
+KINDS = (*NONE, "saturated", "steps", "clipped", "narrow")
 NOISE = 1e-3  # relative to the update
 NEAR = 1e-3
 
@@ -100,7 +101,12 @@ def attacked(model: Model, data: Dataset, kind: str, number: int, draws: int) ->
     """Return how many samples each attack certifies of one update, and how many of these are false."""
     generator, samples = torch.Generator().manual_seed(number), LEAST + number % (MOST - LEAST + 1)
     chosen = torch.randperm(data.size("test"), generator=generator)[:samples].tolist()
-    batch = make_batch(data.pictures("test", chosen)[None].double(), data.labels("test", chosen)[None], classes=10)
+    labels = data.labels("test", chosen)
+    if kind == "narrow":
+        units = LEAST_UNITS * 2 ** (number % 3)
+        model = to(build("mlp", (1, 8, 8), 2, {"hidden": (units,)}), dtype=torch.float64)
+        labels = labels % 2 if number // 4 % 2 else 0 * labels
+    batch = make_batch(data.pictures("test", chosen)[None].double(), labels[None], classes=model.classes)
     knowledge = attacker_knowledge(model, Client(), batch)
     update, probe = update_of(kind, number, model, batch, knowledge)
     update = Update(update.weight, update.bias, update.columns, (torch.float64, torch.float32)[number % 2])

@@ -24,7 +24,8 @@ from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, LocalTraining, Observation, Outcome, Reconstruction, Round, make_batch
 from leakscope.data import load
 from leakscope.defences import Clip, Defence, GaussianNoise
-from leakscope.models import Torch, build, draw_parameters
+from leakscope.models import Torch, Uniform, build, draw_parameters
+from leakscope.models.initialise import Init
 
 torch.set_num_threads(1)
 SEEDS = [0, 1]
@@ -195,6 +196,23 @@ def test_smooth_units_and_large_batches_certify_no_mixture() -> None:
     for model, samples in ((network(300, activation="tanh"), 4), (network(40), 40)):
         batch = digits(samples)
         check_recovered(batch, attacked(model, batch, Client())[0], 1e-6)
+
+
+@pytest.mark.parametrize("weights", [Torch(), Uniform(5.0)])
+def test_a_mixture_is_no_sample_where_the_batch_fits_another_factor(weights: Init) -> None:
+    """Two classes give slopes one direction, a saturated softmax one size: means of several samples then look like one of another weight."""
+    model = to(build("mlp", (1, 3, 3), 2, {"hidden": (4,)}), dtype=torch.float64)
+    seeds = list(range(80))
+    inputs = torch.rand(len(seeds), 2, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    batch = make_batch(inputs, torch.ones(len(seeds), 2, dtype=torch.int64), classes=2)
+    drawn = to(draw_parameters(model, weights, random.key(seeds)), dtype=torch.float64)
+    seen = Client().observe(model, drawn, batch, seeds)
+    found = Peeling(draws=0).run(model, seen, attacker_knowledge(model, Client(), batch), seeds)
+    assert found.proved is not None
+    assert found.proved.sum() >= 10
+    for t in seeds:
+        distances = squared_distances(batch.inputs[t], found.inputs[t][found.proved[t]])
+        assert bool((distances < 1e-12).any(0).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -180,7 +180,7 @@ def _faster_threads(sample: Target) -> int:
     every = torch.get_num_threads()
     if sample.inputs is None or every == 1 or any(value.is_cuda for value in sample.model.parameters()):
         return every
-    network, inputs = copy.deepcopy(sample.model).eval(), sample.inputs
+    network, inputs = copy.deepcopy(sample.model).eval(), sample.inputs[:1]  # gradients are of single examples
 
     def seconds(threads: int) -> float:
         with torch_threads(threads), torch.no_grad():

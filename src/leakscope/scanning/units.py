@@ -47,7 +47,8 @@ def unit_degrees(module: nn.Module, inputs: Tensor, structure: Structure) -> Rea
                     active[name] = (output.reshape(len(inputs), -1, output.shape[-1]) > 0).any(1).sum(0)
 
                 hooks.enter_context(layer.register_forward_hook(note))
-        run_network(net, inputs)
+        if dense:
+            run_network(net, inputs)
     return largest(Reading(float((degrees == 1).float().mean()), name) for name, degrees in active.items())
 
 

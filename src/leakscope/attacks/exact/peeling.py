@@ -9,7 +9,9 @@ sample fewer, and so on.
 Differences from the paper: the gradient of the next dense layer is a second witness, whose column j sums the same samples, so that
 float32 updates suffice; units are compared by random projections; tolerances follow from what was added and subtracted on each unit;
 c is fitted where it is unknown (a clip of the whole update, another batch size, a learning rate), from candidates that agree about it.
-Copies of one sample are not certified: where a softmax is saturated, k copies of a mean have the gradients of its k samples.
+Copies of one sample are not certified: where a softmax is saturated, k copies of a mean have the gradients of its k samples. For the same
+reason only candidates whose slopes depend on the input may fit c (the means of several pairs would agree about 2 c), and one candidate
+fits it only where the update is of one sample: with two classes all slopes have one direction, and some c fits any mixture.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.exact.joint_solution import NEAR, solve_together
-from leakscope.attacks.exact.ledger import ROUNDING, Ledger, Peeled, Probe, Update, never, scaled, subtract
+from leakscope.attacks.exact.ledger import ROUNDING, Ledger, Peeled, Probe, Update, never, scaled, slopes_of, subtract
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import TINY
 
@@ -31,6 +33,7 @@ PROJECTIONS = 8
 CHUNK, WORK = 2**24, 2**27  # numbers of `slopes` at a time, and in a round
 PART = 256  # candidates whose slopes are found at a time
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
+SMALLER = 0.99
 LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
 
 
@@ -72,7 +75,7 @@ def peel(
             break
         candidates = _candidates(ledger, probe, limit)
         if factor is None:
-            factor = _fitted_factor(candidates, ledger)
+            factor = _fitted_factor(candidates, ledger, probe, most)
         if factor is None:
             break
         passed, chosen = _certified(candidates, ledger, probe, factor)
@@ -191,18 +194,32 @@ def _best_factors(candidates: _Candidates, ledger: Ledger) -> Tensor:
     return along / slopes.square().sum(2).clamp_min(TINY**10)
 
 
-def _fitted_factor(candidates: _Candidates, ledger: Ledger) -> float | None:
-    """Return the factor that most candidates of several units agree about; None if fewer than two do, unless one explains every unit."""
+def _fitted_factor(candidates: _Candidates, ledger: Ledger, probe: Probe, most: int) -> float | None:
+    """Return the factor that most candidates of several units agree about; None if fewer than two do.
+
+    Of an update of one sample one is enough if it explains every unit. Candidates whose slopes do not depend on the input have no vote.
+    """
     if not len(candidates.inputs):
         return None
     factors = _best_factors(candidates, ledger)
     misfit, label = _misfits(candidates, ledger, factors).min(1)
     good = (misfit <= 1) & (candidates.members.sum(1) >= 2)
+    good[good.clone()] = _depends(candidates, good, label[good], probe) > 10 * ROUNDING[ledger.left.dtype]
     values = factors.gather(1, label[:, None])[good, 0]
     values = values[values > 0]
     if not len(values):
         return None
     votes = ((values[:, None] - values).abs() <= 10 * ROUNDING[ledger.left.dtype] * values).sum(1)
     live = ledger.left.bias.abs() > COARSE * ledger.left.bias.abs().max()
-    alone = len(values) == 1 and bool(candidates.members[good].any(0)[live].all())
+    alone = most == 1 and len(values) == 1 and bool(candidates.members[good].any(0)[live].all())
     return float(values[votes.argmax()]) if int(votes.max()) >= 2 or alone else None
+
+
+def _depends(candidates: _Candidates, good: Tensor, labels: Tensor, probe: Probe) -> Tensor:
+    """Return how much the slopes of the `good` candidates change, relative to their size, where the input becomes a little smaller."""
+    rows, units, filled = candidates.inputs[good], candidates.units[good], candidates.filled[good]
+    slopes = candidates.slopes[good, :].take_along_dim(labels[:, None, None], 1)[:, 0] * filled
+    parts = zip(rows.split(PART), labels.split(PART), units.split(PART), strict=True) if len(rows) else ()
+    moved = [slopes_of(probe, SMALLER * x, y).take_along_dim(at, 1) for x, y, at in parts]
+    change = (torch.cat(moved) * filled - slopes) if moved else slopes
+    return change.norm(dim=1) / slopes.norm(dim=1).clamp_min(TINY**10)
