@@ -200,7 +200,7 @@ def test_smooth_units_and_large_batches_certify_no_mixture() -> None:
 
 @pytest.mark.parametrize("weights", [Torch(), Uniform(5.0)])
 def test_a_mixture_is_no_sample_where_the_batch_fits_another_factor(weights: Init) -> None:
-    """Two classes give slopes one direction, a saturated softmax one size: means of several samples then look like one of another weight."""
+    """Two classes give slopes one direction, a saturated softmax one size: means then look like samples of another weight."""
     model = to(build("mlp", (1, 3, 3), 2, {"hidden": (4,)}), dtype=torch.float64)
     seeds = list(range(80))
     inputs = torch.rand(len(seeds), 2, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
