@@ -222,4 +222,5 @@ def _depends(candidates: _Candidates, good: Tensor, labels: Tensor, probe: Probe
     parts = zip(rows.split(PART), labels.split(PART), units.split(PART), strict=True) if len(rows) else ()
     moved = [slopes_of(probe, SMALLER * x, y).take_along_dim(at, 1) for x, y, at in parts]
     change = (torch.cat(moved) * filled - slopes) if moved else slopes
-    return change.norm(dim=1) / slopes.norm(dim=1).clamp_min(TINY**10)
+    share: Tensor = change.norm(dim=1) / slopes.norm(dim=1).clamp_min(TINY**10)
+    return share
