@@ -2,6 +2,7 @@
 
 python tools/papers.py            # write them
 python tools/papers.py --check    # exit 1 if they are not what would be written
+LEAKSCOPE_DATA=... python tools/papers.py --hours    # first estimate anew how long every part takes at full scale
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from leakscope_papers.hours import write_hours
 from leakscope_papers.pages.rows import rows_table
 from leakscope_papers.pages.standing import standing_page, summary_table
 
@@ -41,7 +43,11 @@ def main() -> None:
     """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
+    parser.add_argument("--hours", action="store_true")
+    asked = parser.parse_args()
+    check = asked.check
+    if asked.hours:
+        write_hours()
     stale = {path: text for path, text in pages().items() if not path.is_file() or path.read_text("utf-8") != text}
     for path, text in stale.items():
         if check:

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from leakscope.cli.text import duration
 from leakscope_papers.comparing import ALIKE, JUDGED, NO_SUCCESS, TOO_FEW, Measured
+from leakscope_papers.hours import hours_of
 from leakscope_papers.items import Item, read_item
 from leakscope_papers.planned import planned_cells, trials_a_cell
 from leakscope_papers.results import FULL, Result, recorded_result
-from leakscope_papers.scales import SCALES, scale_of
+from leakscope_papers.scales import SCALES, parts_at, scale_of
 
 MEASURED = (*JUDGED, TOO_FEW, NO_SUCCESS)
 LARGE = 50  # trials from which a number counts as measured at size
@@ -31,7 +33,7 @@ def rows_of(item: Item, scale: str) -> RowCount:
     planned = len(planned_cells(item, scale))
     result = recorded_result(item, scale)
     if result is None:
-        return RowCount(0, planned)
+        return RowCount(0, planned, missing=tuple(part.name for part in parts_at(item, scale) if not part.joins))
     return RowCount(len(result.cells), planned, len(result.earlier), result.missing)
 
 
@@ -39,9 +41,12 @@ def missing_reason(item: Item, counts: Mapping[str, RowCount]) -> str:
     """Return why rows are missing, from the item's notes on scales and printed measures, and the parts without a row."""
     reasons: list[str] = []
     for scale, count in counts.items():
-        if not count.measured and not count.earlier:
+        if not (count.measured or count.earlier or scale == FULL):
             continue
-        reasons += [f"{scale}: no row of {', '.join(count.missing)}"] if count.missing else []
+        which = f"no row of {', '.join(count.missing)}" if count.measured or count.earlier else "not run"
+        hours = hours_of(item, count.missing) if scale == FULL else 0.0
+        needs = f" (about {duration(3600 * hours)} of one H200)" if hours else ""
+        reasons += [f"{scale}: {which}{needs}"] if count.missing else []
         reasons += [f"{scale}: {count.earlier} rows of an earlier setting"] if count.earlier else []
         left_out = scale_of(item, scale).leave_out
         reasons += [f"{scale} leaves out {', '.join(left_out)}"] if left_out else []

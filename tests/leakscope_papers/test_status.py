@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from leakscope_papers.hours import hours_of
 from leakscope_papers.items import choose_items, read_item
 from leakscope_papers.pages.standing import summary_table
 from leakscope_papers.registry import papers
-from leakscope_papers.status import Numbers, numbers_of, total
+from leakscope_papers.results import FULL
+from leakscope_papers.scales import parts_at
+from leakscope_papers.status import Numbers, RowCount, missing_reason, numbers_of, rows_of, total
 
 TABLES = ("cpl-table-2", "cpl-table-5", "cpl-table-6", "mixing-table-1")
 
@@ -55,3 +58,23 @@ def test_no_item_keeps_a_row_of_lenet_at_the_place_of_resnet20() -> None:
             model = part.scenario.get("model")
             if part.where.get("model") == "resnet20" and isinstance(model, dict) and not part.same_as:
                 assert str(model["name"]).startswith("resnet20"), f"{item.name}/{part.name}"
+
+
+def test_hours_of_every_part_at_full_scale_are_stored_and_a_shared_run_counts_once() -> None:
+    for item in choose_items(["all"]):
+        assert all(hours_of(item, [part.name]) > 0 for part in parts_at(item, FULL)), item.name
+    figure = read_item("cpl-figure-5")
+    shared = [part.name for part in figure.parts if part.same_as == "cpl-table-6/batch"]
+    assert shared
+    assert hours_of(figure, shared * 2) == hours_of(read_item("cpl-table-6"), ["batch"])
+
+
+def test_what_is_not_run_at_full_scale_has_its_hours_as_the_reason() -> None:
+    item = read_item("cpl-table-9")
+    assert rows_of(item, FULL).missing == tuple(part.name for part in parts_at(item, FULL))
+    whole = missing_reason(item, {FULL: rows_of(item, FULL)})
+    part = missing_reason(item, {FULL: RowCount(1, 9, missing=("mnist",))})
+    assert whole != part
+    assert f"{hours_of(item, rows_of(item, FULL).missing):.1f} h" in whole
+    assert f"{hours_of(item, ['mnist']):.1f} h" in part
+    assert missing_reason(item, {"small": rows_of(item, FULL)}) == ""

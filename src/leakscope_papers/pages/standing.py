@@ -18,7 +18,8 @@ HEAD = """\
 
 Written by `tools/papers.py` from the recorded results; do not edit it by hand. [Tables of papers](how-to/papers.md) explains how an item is
 run and compared; the page of a paper shows every number. *Measured* counts the printed numbers that we measured, *at size* those at n >= 50
-or at the paper's own size. Of the readings of a paper the one with most numbers that agree or are close counts.
+or at the paper's own size. Of the readings of a paper the one with most numbers that agree or are close counts. Hours are estimates for the
+parts without a row (`leakscope paper run --dry-run --device cuda`).
 """
 NO_NUMBER = "prints no number"
 
