@@ -705,7 +705,7 @@ def truth_of(partition: int) -> tuple[Tensor, Tensor]:
 
 def test_captures_are_scored_where_the_truth_is_known(tmp_path: Path) -> None:
     captured(tmp_path)
-    made = audit_captures(tmp_path, target(model=conv(), truth=truth_of), minutes=0.05)
+    made = audit_captures(tmp_path, target(model=conv(), truth=truth_of), minutes=0.1)
     assert made.measures.asr is not None
     assert made.measures.asr.n == 4
     assert {run.name for run in made.runs} == {"feature_inversion", "cpl", "ig"}  # the config: one step of SGD

@@ -22,7 +22,7 @@ def traced(f: Callable[..., Flat], *flat: Tensor) -> GraphModule:
 
 
 def names(graph: GraphModule) -> list[str]:
-    return [str(node.target).split(".")[1] for node in graph.graph.nodes if node.op == "call_function"]
+    return [node.target.__name__.split(".")[0] for node in graph.graph.nodes if node.op == "call_function"]
 
 
 def numbers(seed: int, *shape: int) -> Tensor:

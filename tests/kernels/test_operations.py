@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from leakscope.kernels.graph_cache import Flat, flat_graph
-from leakscope.kernels.operations import NotRecordedError, operations_of
+from leakscope.kernels.operations import NotRecordedError, call_functions, operations_of
 
 torch.set_num_threads(1)
 
@@ -79,3 +79,14 @@ def test_a_function_that_reads_a_value_or_writes_outside_is_refused() -> None:
         operations_of(lambda x: (outside.add_(x),), [numbers(0, 3)])
     with pytest.raises(RuntimeError, match=r"data-dependent|item|concrete"):
         flat_graph(lambda x: (x * float(x.sum()),), [numbers(0, 3)])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operations_called_by_functions_have_the_same_bits(case: str) -> None:
+    f, inputs = CASES[case]
+    graph = operations_of(f, inputs)
+    want, before = graph(*inputs), [n.target for n in graph.graph.nodes if n.op == "call_function"]
+    after = [n.target for n in call_functions(graph).graph.nodes if n.op == "call_function"]
+    assert torch.mul in after
+    assert sum(a is b for a, b in zip(after, before, strict=True)) < len(before) / 2
+    assert all(map(torch.equal, graph(*inputs), want))

@@ -17,6 +17,7 @@ from torch.fx.node import Argument, map_arg
 from torch.utils._pytree import tree_leaves
 
 from leakscope.kernels.graph_cache import Flat
+from leakscope.kernels.operations import call_functions
 
 HIDDEN = ("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")  # views not declared in the schema
 STATISTICS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")  # undeclared writes of running means
@@ -72,14 +73,14 @@ def hoist(graph: GraphModule, moving: int) -> Hoisted | GraphModule:
     hoisted = [node for node in early if node in needed and node.op != "get_attr"]
     fixed = inputs[moving:]
     if not hoisted or _hoisted_bytes(hoisted) > MOST * sum(map(_bytes, fixed)):
-        return graph
+        return call_functions(graph)
     used = [place for place, node in enumerate(fixed) if node in needed]
     constants = [node for node in early if node.op == "get_attr"]
     first = _subgraph(graph, fixed, early, tuple(hoisted))
     rest = _subgraph(
         graph, [*inputs[:moving], *(fixed[i] for i in used), *hoisted], [*constants, *late], output.args[0]
     )
-    return Hoisted(first, rest, tuple(used))
+    return Hoisted(first, call_functions(rest), tuple(used))
 
 
 def _subgraph(whole: GraphModule, inputs: Sequence[Node], steps: Iterable[Node], outputs: Argument) -> GraphModule:
