@@ -33,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from decepticons import placed, sentences, small_gpt
+from decepticons import Network, placed, sentences, small_gpt
 from leakscope.attacks import analytic
 from leakscope.attacks.engine.plan import DEFAULT
 from leakscope.auditing.target import Target
@@ -132,7 +132,7 @@ def of_fishing(number: int) -> Case:
 
 def of_decepticons(number: int) -> Case:
     """Return a batch of sentences."""
-    model, batch, public = small_gpt(WIDTH, BATCH, number)
+    model, batch, public = small_gpt(Network(BATCH, WIDTH), number)
     sample = sentences(SAMPLE, 3000 + number), torch.arange(SAMPLE) % model.classes
 
     def share(read: Reconstruction, _: bool) -> Tensor:
