@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from typer.testing import CliRunner
@@ -417,7 +418,13 @@ def test_the_command_exits_with_0_1_or_2(tmp_path: Path, monkeypatch: pytest.Mon
     other = ["received:build", "--previous", "x.safetensors"]
     for bad in (["nothing:build"], ["mlp"], other, ["received:build", "--data", "no"]):
         assert isinstance(runner.invoke(app, ["scan", *bad]).exception, InputError)
+    save_file(traps.dense(64).state_dict(), tmp_path / "other.safetensors")
+    other_weights = ["--weights", str(tmp_path / "other.safetensors")]
     for options, why in (
+        (
+            other_weights,
+            "other.safetensors is of another network: 1.weight is (64, 64) in it and (32, 64) in the model",
+        ),
         (["--input-shape", "1x8x8"], "received:build builds its own"),
         (["--data", "no.safetensors"], "there is no file no.safetensors"),
     ):
