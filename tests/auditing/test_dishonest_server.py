@@ -84,6 +84,7 @@ def test_a_curious_server_manipulates_nothing_and_an_honest_one_is_refused() -> 
         audited(server="evil")
 
 
+@pytest.mark.filterwarnings("error:labels are drawn")
 @pytest.mark.parametrize("adapters", [False, True])
 def test_token_networks_meet_the_manipulation_that_fits_them(adapters: bool) -> None:
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -37,7 +38,9 @@ def play_on_tokens(exposure: Exposure, public: Tensor) -> Dishonest:
         given = (trap, exposure.model, exposure.client, honest, exposure.batch, public.float(), exposure.seeds)
         try:
             seen = expose_manipulated(*given)
-            reads[trap.name] = reconstruct(seen, trap, DEFAULT).inputs.long()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "labels are drawn at random")  # no line here has labels
+                reads[trap.name] = reconstruct(seen, trap, DEFAULT).inputs.long()
         except (InputError, RuntimeError, MemoryError) as error:
             untested.append(Untested(trap.name, first_line(error)))
     if not reads:
