@@ -1,7 +1,7 @@
 """Manipulations of a small GPT: the share of tokens that come back in their sentences and places, and of read ones that are wrong.
 
     python benchmarks/decepticons.py [--batches 10] [--clients 1 2 5 20 100]     # Decepticons, all weights trained
-    python benchmarks/decepticons.py --adapters                                   # low-rank adapters alone
+    python benchmarks/decepticons.py --adapters [--clients 1 2 5 20 100]          # low-rank adapters alone
     python benchmarks/decepticons.py --adapters --epochs 3 --rate 0.01            # after local training
 
 GPT-2 in small (2,000 tokens, 12 places, 3 blocks or more, 4 heads), a classifier of 4 classes, sentences of Zipf tokens, 1,000 public
@@ -113,7 +113,9 @@ def main() -> None:
     columns = "trained", "width", "blocks", "sentences", "n", "tokens in place", "95 %", "wrong", "honest", "nearest"
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|")
-    cases = [Network(4, clients=clients) for clients in asked.clients] or (ADAPTED if asked.adapters else WHOLE)
+    kinds = [Network(4, layers=layers, rank=8) for layers in (("value", "dense1") if asked.adapters else ("",))]
+    summed = [kind._replace(clients=clients) for kind in kinds for clients in asked.clients]
+    cases = summed or (ADAPTED if asked.adapters else WHOLE)
     for case in cases:
         each = [played(case, seed, local) for seed in range(asked.batches)]
         rows = torch.tensor(each, dtype=torch.float64)

@@ -47,6 +47,7 @@ from leakscope.servers.adapter_imprint import AdapterImprint
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import BIAS, FIRST, KERNELS, SECOND, Imprint, random_direction
+from leakscope.servers.inconsistent import Inconsistent
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation, dishonest_weights
 from leakscope.servers.soliton import SolitonBiases
@@ -316,6 +317,7 @@ TRAPS: dict[str, tuple[Manipulation, tuple[str, ...]]] = {
     "soliton biases, uniform inputs": (SolitonBiases(from_data=False), MLPS),
     "fishing by class": (Fishing(target=3), CONVOLUTIONAL),
     "fishing by feature": (Fishing(target=3, feature=0), CONVOLUTIONAL),
+    "model inconsistency, a silenced client": (Inconsistent(clients=3, client=2), MLPS),
     "Decepticons": (Decepticons(), ("gpt",)),
     "adapter imprint": (AdapterImprint(), tuple(ADAPTED)),
 }
