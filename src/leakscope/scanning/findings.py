@@ -94,7 +94,7 @@ ABOUT: dict[Test, About] = {
     ),
     Test.DEAD: About(
         "share of the convolutions and dense layers that are 0",
-        ("trap weights", "adapter imprint"),
+        ("trap weights", "adapter imprint", "model inconsistency"),
         share=True,
         least=0.02,
     ),
