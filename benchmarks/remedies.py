@@ -9,8 +9,8 @@ Remedies: `clip` to norm 1, `noise` of 0.0001 after that clip, `censor` units of
 `scan` the received model with 64 examples beside the honest model as that of the last round, and refuse it if suspect. A refused server
 gets nothing. Shares are of images of Fashion-MNIST, 64 a client, within 1e-3 (root mean square) of a read one, for LOKI (2 clients in
 the sum) 3e-2, under noise 0.1. For fishing (one image of the class among 64, read by division) they are of the images of that class, for
-Decepticons (GPT of width 128, 8 sentences) of tokens in their places. Networks of images are 784-1000-10, for LOKI
-`cnn_mnist`. Intervals: Student's t over clients (n).
+Decepticons and for adapters of rank 8 (GPT of width 128, 8 sentences) of tokens in their places. Networks of images are
+784-1000-10, for LOKI `cnn_mnist`. Intervals: Student's t over clients (n).
 
 `--accuracy`: FedSGD of 10 clients with 64 examples each, 100 rounds at rate 0.1, tested on 1,000 examples: 784-1000-10 (`mlp`) and
 `lenet_dlg` with ReLU on Fashion-MNIST, a GPT of width 32 (`gpt`) on drawn sentences of 4 classes. n counts federations. `scan` tests every
@@ -33,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from decepticons import placed, sentences, small_gpt
+from decepticons import Network, placed, sentences, small_gpt
 from leakscope.attacks import analytic
 from leakscope.attacks.engine.plan import DEFAULT
 from leakscope.auditing.target import Target
@@ -50,6 +50,7 @@ from leakscope.models.token_model import TokensFromNumbers
 from leakscope.play import reconstruct, shared_weights
 from leakscope.play.dishonest import expose_manipulated
 from leakscope.scanning.scan import scan
+from leakscope.servers.adapter_imprint import AdapterImprint
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Imprint
@@ -70,12 +71,8 @@ CLIENTS = {
     "scan": HONEST,
 }
 DATA, EACH, SUMMED = "fashion_mnist", 64, 2
-PUBLIC, WIDTH, BATCH, SAMPLE = (
-    8_000,
-    128,
-    8,
-    64,
-)  # public images; of Decepticons: width, sentences, sentences that are scanned
+PUBLIC = 8_000  # images
+WIDTH, BATCH, SAMPLE, RANK = 128, 8, 64, 8  # of sentences: the network, a batch, what is scanned, adapters
 ROUNDS, MEMBERS, EVERY, RATE = 100, 10, 10, 0.1  # of the training that measures accuracy
 DENSE = {
     "imprint": Row(DATA, EACH, Imprint()),
@@ -130,21 +127,23 @@ def of_fishing(number: int) -> Case:
     return Case(Fishing(reader=analytic()), model, weights, batch, public, samples, share)
 
 
-def of_decepticons(number: int) -> Case:
-    """Return a batch of sentences."""
-    model, batch, public = small_gpt(WIDTH, BATCH, number)
+def of_sentences(manipulation: Manipulation, layers: str, number: int) -> Case:
+    """Return a batch of sentences, and a network whose weights or adapters on the named layers are trained."""
+    model, batch, public = small_gpt(Network(BATCH, WIDTH, layers=layers, rank=RANK), number)
     sample = sentences(SAMPLE, 3000 + number), torch.arange(SAMPLE) % model.classes
 
     def share(read: Reconstruction, _: bool) -> Tensor:
         return torch.tensor([placed(batch.inputs[0], read.inputs[0])[0]], dtype=torch.float64)
 
-    return Case(Decepticons(), model, shared_weights(model, 1), batch, public, [sample], share)
+    return Case(manipulation, model, shared_weights(model, 1), batch, public, [sample], share)
 
 
 CASES: dict[str, Callable[[int], Case]] = {
     **{name: partial(of_row, name) for name in DENSE},
     "fishing": of_fishing,
-    "Decepticons": of_decepticons,
+    "Decepticons": partial(of_sentences, Decepticons(), ""),
+    "adapters on values": partial(of_sentences, AdapterImprint(), "value"),
+    "adapters on dense1": partial(of_sentences, AdapterImprint(), "dense1"),
 }
 
 
@@ -161,8 +160,8 @@ def refuses(case: Case, number: int) -> list[bool]:
     honest, answers = module_of(case.model, take(case.weights, 0)), []
     for place, (x, y) in enumerate(case.samples):
         own = case.manipulation.for_client(place) if isinstance(case.manipulation, Loki) else case.manipulation
-        sent = take(dishonest_weights(own, case.model, case.weights, case.public, [number])[1], 0)
-        received = sent_module(honest, sent)
+        extended, changed = dishonest_weights(own, case.model, case.weights, case.public, [number])
+        received = sent_module(honest, extended.buffers | take(changed, 0))
         previous = honest if set(received.state_dict()) == set(honest.state_dict()) else None
         answers.append(scan(Target(model=received, inputs=x, labels=y), previous=previous).suspected)
     return answers

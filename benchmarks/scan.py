@@ -5,6 +5,7 @@ python benchmarks/scan.py --seeds 10 --traps         # how many of each manipula
 python benchmarks/scan.py --seeds 14 --first 2 --step 5 --rows part2.jsonl       # one of five processes; then
 python benchmarks/scan.py --write --read part0.jsonl part1.jsonl ... part4.jsonl  # the tables and the reference from their rows
 python benchmarks/scan.py --seeds 14 --weights --write    # the tests of the weights alone; also with --traps
+python benchmarks/scan.py --seeds 14 --adapters      # false alarms on honest models with low-rank adapters
 
 Honest models: every network below at each seed, fresh, trained (1 to 12 epochs by SGD or Adam), and the trained one pruned by 50 and
 80 %, rounded to 8 and 4 bits, and fine-tuned on other data. The first round of training and the fine-tuning are also
@@ -42,9 +43,11 @@ from leakscope.play.exposure import shared_weights
 from leakscope.scanning.findings import Test
 from leakscope.scanning.reference import BATCHES, FILE, key_of, load_reference, summarise_honest
 from leakscope.scanning.scan import Scan, scan
+from leakscope.servers.adapter_imprint import AdapterImprint
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import BIAS, FIRST, KERNELS, SECOND, Imprint, random_direction
+from leakscope.servers.inconsistent import Inconsistent
 from leakscope.servers.loki import Loki
 from leakscope.servers.manipulation import Manipulation, dishonest_weights
 from leakscope.servers.soliton import SolitonBiases
@@ -125,7 +128,18 @@ UNSEEN: dict[str, tuple[Callable[[], nn.Module], Source]] = {
     "lenet_cpl": (made("lenet_cpl"), DIGITS),
     "bert": (partial(bert, vocabulary=64, positions=12, width=32, depth=2, classes=4), tokens),
 }
-EVERY = NETWORKS | UNSEEN
+
+
+def adapted(*layers: str) -> nn.Module:
+    """Return a transformer whose clients train low-rank adapters alone."""
+    return adapt(gpt(vocabulary=64, positions=12, width=32, depth=3, classes=4), rank=8, layers=layers)
+
+
+ADAPTED: dict[str, tuple[Callable[[], nn.Module], Source]] = {
+    "gpt, adapters on queries and values": (partial(adapted, "query", "value"), tokens),
+    "gpt, adapters on dense1": (partial(adapted, "query", "value", "dense1"), tokens),
+}
+EVERY = NETWORKS | UNSEEN | ADAPTED
 
 
 def train(net: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int, rate: float) -> nn.Module:
@@ -228,8 +242,8 @@ def continued(path: Path | None, cases: list[Case], make: Callable[[str, str, in
     return [row for row in rows if row.seed in seeds]
 
 
-def measure(seeds: range, held_out: range, path: Path | None, sizes: Sequence[int]) -> list[Row]:
-    """Return the values of every honest model; of unseen networks at the held-out seeds alone."""
+def measure(seeds: range, held_out: range, path: Path | None, sizes: Sequence[int], *, adapters: bool) -> list[Row]:
+    """Return the values of every honest model; of unseen networks, and of those with adapters, at the held-out seeds alone."""
 
     def rows(_: str, name: str, seed: int) -> list[Row]:
         return [
@@ -237,7 +251,9 @@ def measure(seeds: range, held_out: range, path: Path | None, sizes: Sequence[in
             for model in honest_models(name, seed)
         ]
 
-    cases = [("", name, seed) for seed in seeds for name in (EVERY if seed in held_out else NETWORKS)]
+    cases = [("", name, seed) for seed in seeds for name in (NETWORKS | UNSEEN if seed in held_out else NETWORKS)]
+    if adapters:
+        cases = [("", name, seed) for seed in held_out for name in ADAPTED]
     return continued(path, cases, rows)
 
 
@@ -301,19 +317,18 @@ TRAPS: dict[str, tuple[Manipulation, tuple[str, ...]]] = {
     "soliton biases, uniform inputs": (SolitonBiases(from_data=False), MLPS),
     "fishing by class": (Fishing(target=3), CONVOLUTIONAL),
     "fishing by feature": (Fishing(target=3, feature=0), CONVOLUTIONAL),
+    "model inconsistency, a silenced client": (Inconsistent(clients=3, client=2), MLPS),
     "Decepticons": (Decepticons(), ("gpt",)),
-    "Decepticons on adapters": (Decepticons(), ("gpt",)),
+    "adapter imprint": (AdapterImprint(), tuple(ADAPTED)),
 }
 
 
 def trapped(kind: str, name: str, seed: int) -> Honest:
     """Return a manipulated model beside the honest one that it was made from: fresh at even seeds, trained at odd ones."""
-    manipulation, (make, source) = TRAPS[kind][0], NETWORKS[name]
+    manipulation, (make, source) = TRAPS[kind][0], EVERY[name]
     torch.manual_seed(100 + seed)
     honest, (x, y) = make().eval(), source(0, 512, "train")
     honest = train(honest, x, y, 3, seed, 0.05) if seed % 2 else honest
-    if kind.endswith("adapters"):
-        honest = adapt(honest, rank=8, layers=("query", "value", "dense1"))
     network = honest if x.is_floating_point() else TokensFromNumbers(honest)
     model = from_module(network, input_shape=tuple(x.shape[1:]), example=x[:2].float())
     public = source(0, 256, "test")[0].float()
@@ -362,7 +377,12 @@ def show_false_alarms(rows: list[Row], limits: Mapping[str, Mapping[str, float]]
     print("| honest models | false alarms |\n|---|---|")
     groups: dict[str, list[bool]] = {}
     for row, keys in zip(rows, alarms, strict=True):
-        for group in (row.kind, f"of {'other' if row.network in UNSEEN else 'the same'} networks", row.network, "all"):
+        for group in (
+            row.kind,
+            f"of {'the same' if row.network in NETWORKS else 'other'} networks",
+            row.network,
+            "all",
+        ):
             groups.setdefault(group, []).append(bool(keys))
     for group, of in groups.items():
         print(f"| {group} | {share(sum(of), len(of))} |")
@@ -390,6 +410,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=14)
     parser.add_argument("--traps", action="store_true", help="detection of manipulations in place of false alarms")
     parser.add_argument("--weights", action="store_true", help="the tests of the weights alone")
+    parser.add_argument("--adapters", action="store_true", help="honest models with low-rank adapters")
     parser.add_argument("--first", type=int, default=0, help="with --step: the seeds of one of several processes")
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--write", action="store_true")
@@ -407,8 +428,11 @@ def main() -> None:
         rows = read_rows(asked.read) if asked.read else measure_traps(seeds, asked.rows, sizes)
         show_detection(rows, {key: asdict(each) for key, each in load_reference().items()})
         return
-    rows = read_rows(asked.read) if asked.read else measure(seeds, held_out, asked.rows, sizes)
+    rows = read_rows(asked.read) if asked.read else measure(seeds, held_out, asked.rows, sizes, adapters=asked.adapters)
     if asked.step > 1:
+        return
+    if asked.adapters:
+        show_false_alarms(rows, {key: asdict(each) for key, each in load_reference().items()})
         return
     usual = [row for row in rows if row.seed < reference and row.network not in UNSEEN]
     tests = reference_of([row.values for row in usual])

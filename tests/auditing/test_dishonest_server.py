@@ -13,7 +13,7 @@ from leakscope.auditing import Audit, dishonest_server
 from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError
-from leakscope.models import gpt
+from leakscope.models import adapt, gpt
 from leakscope.report.audit_page import page_of_audit
 
 
@@ -84,17 +84,23 @@ def test_a_curious_server_manipulates_nothing_and_an_honest_one_is_refused() -> 
         audited(server="evil")
 
 
-def test_token_networks_meet_decepticons() -> None:
+@pytest.mark.filterwarnings("error:labels are drawn")
+@pytest.mark.parametrize("adapters", [False, True])
+def test_token_networks_meet_the_manipulation_that_fits_them(adapters: bool) -> None:
     torch.manual_seed(0)
     x = torch.randint(90, (60, 8))
-    net = gpt(vocabulary=90, positions=8, width=64, depth=2, classes=3)
+    net = gpt(vocabulary=90, positions=8, width=64, depth=3, classes=3)
+    net = adapt(net, layers=("value", "dense1")) if adapters else net
     result = audit(
         net, "cross_entropy", x, torch.randint(3, (60,)), examples=4, clients=2, minutes=0.05, remedies=False,
         server="malicious", progress=False,
     )  # fmt: skip
     assert result.dishonest is not None
     assert result.dishonest.recovered > 0
-    assert any(line.startswith("decepticons") for line in result.dishonest.lines)
+    played, other = ("decepticons", "adapter_imprint")[:: -1 if adapters else 1]
+    assert result.dishonest.worst == played
+    assert any(line.startswith(f"{played}: ") for line in result.dishonest.lines)
+    assert other in {item.what for item in result.dishonest.untested}
 
 
 def test_captures_are_not_manipulated(tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
 from leakscope.defences import DEFENCES, Clip, DeepCompression, GaussianNoise, Sparsify
 from leakscope.guarding.guard import GuardWarning
-from leakscope.integrations import flower
+from leakscope.integrations import flower, flower_scan
 from leakscope.integrations.flower import protecting, record
 from leakscope.integrations.flower_guard import guarding
 from leakscope.integrations.flower_scan import ScanWarning, scanning
+from leakscope.models import adapt, gpt
 from leakscope.scanning.findings import Test, Verdict
 from leakscope.store.captures import Capture, read_captures
 from leakscope.store.recorder import Recorder, Recording
@@ -452,6 +453,29 @@ def test_a_scan_that_fails_refuses_or_trains_as_configured(flwr: Any, tmp_path: 
     assert scanned_captures(flwr, broken, tmp_path / "closed") == []
     with pytest.warns(ScanWarning):
         assert len(scanned_captures(flwr, broken, tmp_path / "open", fail_open=True)) == 4
+
+
+def test_a_scan_of_weights_that_do_not_fit_says_which_and_keeps_frozen_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_scan, "tree_of", dict)
+
+    def scanned(
+        build: Callable[[], nn.Module], sent: dict[str, torch.Tensor], last: dict[str, torch.Tensor] | None
+    ) -> Any:
+        return flower_scan._scanned(lambda *_: Target(model=build()), None, None, sent, last)
+
+    result, problem = scanned(net, nn.Linear(2, 3).state_dict(), None)
+    assert result is None
+    assert problem == "what the server sent is of another network: 1.weight is nothing in it and (5, 16) in the model"
+
+    def adapted() -> nn.Module:
+        torch.manual_seed(0)
+        return adapt(gpt(vocabulary=20, positions=4, width=16, depth=2, classes=2), rank=2)
+
+    sent = {name: value.detach() for name, value in adapted().named_parameters() if value.requires_grad}
+    result, problem = scanned(adapted, sent, sent)
+    assert problem == ""
+    assert result.passed
+    assert result[Test.JUMP].verdict is Verdict.USUAL
 
 
 @pytest.mark.parametrize("nodes", [2, 4])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from typer.testing import CliRunner
@@ -29,7 +30,8 @@ from leakscope.scanning.dense_rows import mirrored_rows
 from leakscope.scanning.findings import ABOUT, Reading, Test, Verdict
 from leakscope.scanning.own_batch import read_batch, relative_loss
 from leakscope.scanning.reference import BATCHES, MOST, judge_reading, key_of, limit_of, load_reference
-from leakscope.servers.catalogue import MANIPULATIONS
+from leakscope.servers.adapter_imprint import AdapterImprint
+from leakscope.servers.catalogue import MANIPULATIONS, OF_SENTENCES
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import BIAS, FIRST, Imprint
@@ -106,7 +108,7 @@ WEIGHTS_ALONE = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name != "decepticons"])
+@pytest.mark.parametrize("name", [name for name in MANIPULATIONS if name not in OF_SENTENCES])
 def test_the_weights_of_every_manipulation_are_suspect(name: str) -> None:
     manipulation, test = WEIGHTS_ALONE[name]
     assert test in suspects(scan(manipulated(manipulation)))
@@ -122,18 +124,27 @@ def test_clients_of_a_sum_that_get_other_weights_have_other_hashes() -> None:
     ]
 
 
-@pytest.mark.parametrize("rank", [None, 8])
-def test_a_transformer_that_imprints_tokens_is_suspect_and_the_honest_one_is_not(rank: int | None) -> None:
+@pytest.mark.parametrize(
+    ("trap", "layers", "tests"),
+    [
+        (Decepticons(), (), {Test.EQUAL_ROWS, Test.LARGEST}),
+        (AdapterImprint(), ("query", "value", "dense1"), {Test.EQUAL_ROWS, Test.LARGEST, Test.DEAD}),
+        (AdapterImprint(), ("query", "value"), {Test.LARGEST, Test.DEAD}),
+    ],
+)
+def test_a_transformer_that_imprints_tokens_is_suspect_and_the_honest_one_is_not(
+    trap: Manipulation, layers: tuple[str, ...], tests: set[Test]
+) -> None:
     torch.manual_seed(0)
-    net, x = gpt(vocabulary=50, positions=8, width=32, depth=2, classes=3), torch.randint(50, (40, 8))
-    if rank is not None:
-        net = adapt(net, rank=rank, layers=("query", "value", "dense1"))
+    net, x = gpt(vocabulary=50, positions=8, width=32, depth=3, classes=3), torch.randint(50, (40, 8))
+    if layers:
+        net = adapt(net, rank=8, layers=layers)
     model = from_module(TokensFromNumbers(net), input_shape=(8,), example=x[:2].float())
-    extended, changed = dishonest_weights(Decepticons(), model, shared_weights(model, 1), x.float(), [0])
+    extended, changed = dishonest_weights(trap, model, shared_weights(model, 1), x.float(), [0])
     sent = extended.buffers | take(changed, 0)
     assert not scan(net).suspected
     net.load_state_dict({name.removeprefix("network."): value for name, value in sent.items()})
-    assert {Test.EQUAL_ROWS, Test.LARGEST} <= suspects(scan(net))
+    assert tests <= suspects(scan(net))
 
 
 def test_a_value_that_honest_models_reach_whatever_it_is_is_shown() -> None:
@@ -407,7 +418,13 @@ def test_the_command_exits_with_0_1_or_2(tmp_path: Path, monkeypatch: pytest.Mon
     other = ["received:build", "--previous", "x.safetensors"]
     for bad in (["nothing:build"], ["mlp"], other, ["received:build", "--data", "no"]):
         assert isinstance(runner.invoke(app, ["scan", *bad]).exception, InputError)
+    save_file(traps.dense(64).state_dict(), tmp_path / "other.safetensors")
+    other_weights = ["--weights", str(tmp_path / "other.safetensors")]
     for options, why in (
+        (
+            other_weights,
+            "other.safetensors is of another network: 1.weight is (64, 64) in it and (32, 64) in the model",
+        ),
         (["--input-shape", "1x8x8"], "received:build builds its own"),
         (["--data", "no.safetensors"], "there is no file no.safetensors"),
     ):

@@ -16,7 +16,8 @@ from leakscope.models import adapt, bert, from_module, gpt
 from leakscope.models.token_model import TokensFromNumbers
 from leakscope.play import expose, reconstruct, shared_weights
 from leakscope.play.dishonest import expose_manipulated
-from leakscope.servers.decepticons import UNREAD, Decepticons
+from leakscope.servers.decepticons import Decepticons
+from leakscope.servers.small_transformer import UNREAD
 
 LENGTH, VOCABULARY = 8, 120
 
@@ -68,34 +69,13 @@ def test_the_same_reader_gets_no_token_of_honest_weights() -> None:
     assert placed(batch.inputs[0], guess.inputs[0])[0] < 0.05
 
 
-@pytest.mark.parametrize(("examples", "rank", "least"), [(1, 16, 1.0), (4, 48, 0.6)])
-@pytest.mark.parametrize("trained", [(), ("head", "norm2")])
-def test_adapters_imprint_tokens_behind_frozen_weights_of_the_server(
-    examples: int, rank: int, least: float, trained: tuple[str, ...]
-) -> None:
-    network = adapt(small(depth=3), rank=rank, layers=("query", "value", "dense1"), scale=2.0)
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad or any(layer in name for layer in trained))
-    model, batch, trap = model_of(network), private(), Decepticons()
-    batch = Batch(*(each[:, :examples] for each in (batch.inputs, batch.labels, batch.mask)))
-    given = (model, Client(), shared_weights(model, 1), batch)
-    exposure = expose_manipulated(trap, *given, sentences(300, 1).float(), [0])
-    sent = exposure.observation.rounds[0].sent
-    assert not any("embedding" in name or "dense1.dense" in name for name in sent)  # the client shares no frozen weight
-    right, wrong = placed(batch.inputs[0], reconstruct(exposure, trap, DEFAULT).inputs[0])
-    assert right >= least
-    assert wrong == 0
-    honest = reconstruct(expose(*given, [0]), trap, DEFAULT)
-    assert placed(batch.inputs[0], honest.inputs[0])[0] < 0.05
-
-
 @pytest.mark.parametrize(
     ("network", "why"),
     [
         (small(kind="rotary"), "learned positions"),
         (small(depth=1), "two blocks"),
         (small(width=16), "width of at least 32"),
-        (adapt(small(), rank=4), "adapters on dense1"),
+        (adapt(small(), rank=4), "for adapters use adapter_imprint"),
         (bert(vocabulary=VOCABULARY, positions=LENGTH, width=64, classes=3), "norms before attention"),
         (nn.Sequential(nn.Linear(LENGTH, 3)), "is none"),
     ],

@@ -18,7 +18,7 @@ import leakscope
 from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.data import SOURCES
-from leakscope.models import build
+from leakscope.models import adapt, build, gpt
 from leakscope.play.text_leak import Mark, ShownSentence
 from leakscope.report.cells import TEXT_DATA
 from leakscope.report.page import render
@@ -166,6 +166,16 @@ def test_a_dishonest_server_reads_more_tokens_of_a_transformer_than_public_sente
     run_scenario(scenario_of(trap), tmp_path / "run", engine=serial, measure=False)
     run = Run.open(tmp_path / "run")
     assert scores(run, "decepticons")["token_recall"] > 0.8 > scores(run, "nearest_public")["token_recall"]
+    with no_plugins():
+        leakscope.register_model("adapted", adapted)
+        own = {**trap, "model": {"name": "adapted"}, "attacks": ["adapter_imprint"], "baselines": []}
+        run_scenario(scenario_of(own), tmp_path / "adapted", engine=serial, measure=False)
+        assert scores(Run.open(tmp_path / "adapted"), "adapter_imprint")["token_recall"] > 0.8
+
+
+def adapted(*, input_shape: Sequence[int], classes: int, vocabulary: int) -> nn.Module:
+    network = gpt(vocabulary=vocabulary, positions=input_shape[0], width=64, classes=classes)
+    return adapt(network, layers=["value"])
 
 
 @pytest.mark.parametrize(
@@ -174,6 +184,7 @@ def test_a_dishonest_server_reads_more_tokens_of_a_transformer_than_public_sente
         ({"attacks": ["imprint"]}, "imprint is for pictures and tables: .*, decepticons"),
         ({"attacks": ["decepticons"], "model": {"name": "gpt", "width": 32, "depth": 1}}, "needs at least two blocks"),
         ({"data": "digits", "model": "mlp", "attacks": ["decepticons"]}, "decepticons is for sentences"),
+        ({"attacks": ["adapter_imprint"]}, "needs low-rank adapters on dense1 or value"),
         ({"model": "mlp"}, "mlp is for pictures and tables"),
         ({"attacks": ["ig"]}, "ig is for pictures and tables: alice_sonnets needs one of bag_of_words, span_test"),
         ({"data": "digits", "model": "mlp", "attacks": ["tag"]}, "tag is for sentences, digits holds none"),

@@ -69,13 +69,12 @@ def scan(
 
 def load_weights(target: Target, path: Path) -> None:
     """Load the weights of a file into a target's model."""
-    from leakscope.core.errors import first_line
     from leakscope.models.checkpoint import read_checkpoint
+    from leakscope.scanning.rounds import check_same
 
-    try:
-        target.model.load_state_dict(read_checkpoint(path)[0])
-    except RuntimeError as error:
-        raise InputError(f"--weights {path} is of another network: {first_line(error)}") from None
+    received = read_checkpoint(path)[0]
+    check_same(target.model.state_dict(), received, f"--weights {path}")
+    target.model.load_state_dict(received)
 
 
 def with_sample(target: Target, name: str) -> Target:

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from leakscope.auditing.target import Target
 from leakscope.core.errors import first_line, import_extra
+from leakscope.core.tree import Tree
 from leakscope.integrations.flower import TRAIN, Mod
 from leakscope.integrations.flower_arrays import record_of, tree_of
 from leakscope.integrations.flower_guard import PRECONDITION
+from leakscope.scanning.rounds import check_same
 from leakscope.scanning.scan import Scan, scan
 from leakscope.store.recorder import plain_config
 
@@ -69,7 +73,16 @@ def _scanned(
     """Return the scan of one record of arrays, or None and why it failed."""
     try:
         target = build(message, context)
-        target.model.load_state_dict(tree_of(arrays))
-        return scan(target, previous=None if previous is None else tree_of(previous)), ""
+        received = _with_frozen(target.model, tree_of(arrays))
+        check_same(target.model.state_dict(), received, "what the server sent")
+        target.model.load_state_dict(received)
+        last = None if previous is None else _with_frozen(target.model, tree_of(previous))
+        return scan(target, previous=last), ""
     except Exception as error:  # a user's network or data may raise anything
         return None, first_line(error)
+
+
+def _with_frozen(model: nn.Module, sent: Tree) -> Tree:
+    """Return what was sent, with the model's own frozen parameters where only adapters travel."""
+    own = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
+    return own | sent

@@ -59,7 +59,7 @@ class About(NamedTuple):
 ABOUT: dict[Test, About] = {
     Test.EQUAL_ROWS: About(
         "largest share of a dense layer's rows that are multiples of one row",
-        ("imprint", "LOKI", "Decepticons"),
+        ("imprint", "LOKI", "Decepticons", "adapter imprint"),
         share=True,
         least=0.05,
     ),
@@ -94,11 +94,11 @@ ABOUT: dict[Test, About] = {
     ),
     Test.DEAD: About(
         "share of the convolutions and dense layers that are 0",
-        ("trap weights", "Decepticons on adapters"),
+        ("trap weights", "adapter imprint", "model inconsistency"),
         share=True,
         least=0.02,
     ),
-    Test.LARGEST: About("largest absolute value of a parameter", ("fishing", "Decepticons", "MineGrad"), least=50.0),
+    Test.LARGEST: About("largest absolute value of a parameter", ("fishing", "Decepticons", "adapter imprint", "MineGrad"), least=50.0),
     Test.SET_BIASES: About(
         "largest share of the spread of a dense layer's row sums that its biases cancel",
         ("soliton biases",),

@@ -29,14 +29,12 @@ def jump(received: Mapping[str, Tensor], previous: Mapping[str, Tensor], paramet
     return largest(Reading(change(name, old), name) for name, old in before.items())
 
 
-def check_same(received: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -> None:
-    """Refuse a previous model that is not of this round's network."""
-    for name in {**received, **previous}:
-        shapes = [tuple(each[name].shape) if name in each else "nothing" for each in (received, previous)]
+def check_same(received: Mapping[str, Tensor], other: Mapping[str, Tensor], what: str = "previous") -> None:
+    """Refuse weights that are not of the network that was received; `what` names them."""
+    for name in {**received, **other}:
+        shapes = [tuple(each[name].shape) if name in each else "nothing" for each in (received, other)]
         if shapes[0] != shapes[1]:
-            raise InputError(
-                f"previous is of another network: {name} is {shapes[1]} in it and {shapes[0]} in the model"
-            )
+            raise InputError(f"{what} is of another network: {name} is {shapes[1]} in it and {shapes[0]} in the model")
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:

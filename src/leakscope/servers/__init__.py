@@ -3,6 +3,7 @@
 `MANIPULATIONS` maps names to them; `leakscope.manipulate` plays one on data that you hold.
 """
 
+from leakscope.servers.adapter_imprint import AdapterImprint as AdapterImprint
 from leakscope.servers.catalogue import MANIPULATIONS as MANIPULATIONS
 from leakscope.servers.decepticons import Decepticons as Decepticons
 from leakscope.servers.fishing import Fishing as Fishing

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from leakscope.attacks.recipes import ig
+from leakscope.servers.adapter_imprint import AdapterImprint
 from leakscope.servers.decepticons import Decepticons
 from leakscope.servers.fishing import Fishing
 from leakscope.servers.imprint import Functional, Imprint, brightness, cosine_mode, random_direction
@@ -69,6 +70,7 @@ MANIPULATIONS: dict[str, Callable[..., Manipulation]] = {
     "fishing": fishing,
     "inconsistent": inconsistent,
     "decepticons": Decepticons,
+    "adapter_imprint": AdapterImprint,
 }
 
-OF_SENTENCES = ("decepticons",)  # the others are of images and tables
+OF_SENTENCES = ("decepticons", "adapter_imprint")  # the others are of images and tables

@@ -1,6 +1,9 @@
-"""The dishonest server of a token network: Decepticons on the same clients, beside the null baselines of sentences."""
+"""The dishonest server of a token network: manipulations of sentences on the same clients, beside the null baselines of sentences."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,24 +21,36 @@ from leakscope.metrics.text import score_text
 from leakscope.play import Exposure, reconstruct, shared_weights
 from leakscope.play.dishonest import expose_manipulated
 from leakscope.play.text_baselines import LEAST_PUBLIC, most_frequent, null_guesses
-from leakscope.servers.decepticons import Decepticons
+from leakscope.servers.catalogue import MANIPULATIONS, OF_SENTENCES
+
+TRAPS = tuple(MANIPULATIONS[name]() for name in OF_SENTENCES)
 
 
 def play_on_tokens(exposure: Exposure, public: Tensor) -> Dishonest:
-    """Return what Decepticons gets from the clients of an exposure; `public` are sentences (M x L) that none of them holds."""
-    trap, model, problem = Decepticons(), exposure.model, ""
-    if len(public) < LEAST_PUBLIC:
-        problem = f"it needs {LEAST_PUBLIC} public sentences, and the sample has {len(public)} that no client holds"
-    else:
-        honest = shared_weights(model, exposure.trials)
-        given = (trap, model, exposure.client, honest, exposure.batch, public.float(), exposure.seeds)
+    """Return what a manipulation gets from the clients of an exposure; `public` are sentences (M x L) that none of them holds."""
+    reads, untested = dict[str, Tensor](), list[Untested]()
+    for trap in TRAPS:
+        if len(public) < LEAST_PUBLIC:
+            few = f"it needs {LEAST_PUBLIC} public sentences, and the sample has {len(public)} that no client holds"
+            untested.append(Untested(trap.name, few))
+            continue
+        honest = shared_weights(exposure.model, exposure.trials)
+        given = (trap, exposure.model, exposure.client, honest, exposure.batch, public.float(), exposure.seeds)
         try:
             seen = expose_manipulated(*given)
-            read = reconstruct(seen, trap, DEFAULT).inputs.long()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "labels are drawn at random")  # no line here has labels
+                reads[trap.name] = reconstruct(seen, trap, DEFAULT).inputs.long()
         except (InputError, RuntimeError, MemoryError) as error:
-            problem = first_line(error)
-    if problem:
-        return _result(Grade.UNTESTED, None, (), 0, len(public), (Untested(trap.name, problem),))
+            untested.append(Untested(trap.name, first_line(error)))
+    if not reads:
+        return _result(Grade.UNTESTED, None, (), 0, "", len(public), untested)
+    results = [_scored(exposure, name, read, public, untested) for name, read in reads.items()]
+    return max(results, key=lambda result: result.recovered)
+
+
+def _scored(exposure: Exposure, name: str, read: Tensor, public: Tensor, untested: Sequence[Untested]) -> Dishonest:
+    """Return what a manipulation read, beside the null baselines."""
     frequent = most_frequent(public)
     whole, tokens, rouge, null_rouge = [], [], [], []
     for number, (truth, guess) in enumerate(zip(exposure.batch.inputs.long().tolist(), read.tolist(), strict=True)):
@@ -51,10 +66,10 @@ def play_on_tokens(exposure: Exposure, public: Tensor) -> Dishonest:
     asr, placed = estimate_rate(found, every), estimate_mean(torch.stack(tokens).double(), every, within=(0.0, 1.0))
     ahead = float(torch.stack(rouge).mean() - torch.stack(null_rouge).mean())
     line = (
-        f"{trap.name}: {_percent(asr)} of sentences whole, {_percent(placed)} of tokens in their places; ROUGE-1 "
+        f"{name}: {_percent(asr)} of sentences whole, {_percent(placed)} of tokens in their places; ROUGE-1 "
         f"{float(torch.stack(rouge).mean()):.2f}, of the best null baseline {float(torch.stack(null_rouge).mean()):.2f}"
     )
-    return _result(_grade(asr.value, ahead), asr, (line,), int(found.sum()), len(public), ())
+    return _result(_grade(asr.value, ahead), asr, (line,), int(found.sum()), name, len(public), untested)
 
 
 def _grade(share: float, ahead: float) -> Grade:
@@ -73,14 +88,15 @@ def _result(
     asr: Estimate | None,
     lines: tuple[str, ...],
     recovered: int,
+    worst: str,
     public: int,
-    untested: tuple[Untested, ...],
+    untested: Sequence[Untested],
 ) -> Dishonest:
     return Dishonest(
         grade=grade,
         measures=Measures(asr=asr),
         runs=(),
-        worst="" if asr is None else Decepticons().name,
+        worst=worst,
         recovered=recovered,
         untested=(*untested, NOT_BUILT),
         short=(),
