@@ -85,7 +85,7 @@ def _division_line(facts: Facts, dense: list[tuple[Layer, nn.Linear]]) -> Line:
         return Line(Topic.DIVISION, words, Severity.EXACT, numbers, deciders("analytic"), page)
     zeros = has_zeros(layer) is True
     words = f"{shape} reads the input: each unit's division is an example or a mixture of {facts.batch}"
-    names = ("peeling", "spear") if zeros else ("cpa", "analytic")
+    names: tuple[str, ...] = ("peeling", "spear") if zeros else ("cpa", "analytic")
     if zeros and (reason := _reason(facts)):
         names, words = ("analytic",), f"{words}; none is certified: {reason}"
     severity = Severity.EXACT if zeros else Severity.PARTIAL
