@@ -8,7 +8,7 @@ Updates are of a digits network with 80 hidden units and batches of 2 to 8; floa
 - mixture, noisy, foreign: random mixtures with half of the gradients zero; the gradient of a batch with noise; that of a batch under other
   weights. No batch caused them: every certificate is false.
 - saturated, steps, clipped: a batch under weights from N(0, 1); three local steps; every example with a factor of its own, as clipped ones.
-- narrow: a network with 4, 8 or 16 units and two classes, one of which has every example of half of the batches.
+- narrow: a network with 4, 8 or 16 units and 2, 3 or 4 classes, one of which has every example of half of the batches.
   A certificate is false if it is farther than 1e-3 (root mean square) from every sample of the batch, or has another label than the
   nearest.
 """
@@ -103,9 +103,9 @@ def attacked(model: Model, data: Dataset, kind: str, number: int, draws: int) ->
     chosen = torch.randperm(data.size("test"), generator=generator)[:samples].tolist()
     labels = data.labels("test", chosen)
     if kind == "narrow":
-        units = LEAST_UNITS * 2 ** (number % 3)
-        model = to(build("mlp", (1, 8, 8), 2, {"hidden": (units,)}), dtype=torch.float64)
-        labels = labels % 2 if number // 4 % 2 else 0 * labels
+        units, classes = LEAST_UNITS * 2 ** (number % 3), 2 + number // 8 % 3
+        model = to(build("mlp", (1, 8, 8), classes, {"hidden": (units,)}), dtype=torch.float64)
+        labels = labels % classes if number // 4 % 2 else 0 * labels
     batch = make_batch(data.pictures("test", chosen)[None].double(), labels[None], classes=model.classes)
     knowledge = attacker_knowledge(model, Client(), batch)
     update, probe = update_of(kind, number, model, batch, knowledge)

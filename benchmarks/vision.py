@@ -1,11 +1,12 @@
 """What attacks on ResNet18 get back: clients in train and eval mode, with and without sent buffers, beside null baselines.
 
-    LEAKSCOPE_DATA=... python benchmarks/vision.py --device cuda --steps 10000 --out vision.tmp [--minutes 9]
+    LEAKSCOPE_DATA=... python benchmarks/vision.py --device cuda --steps 10000 --out vision.tmp --minutes 9
     LEAKSCOPE_DATA=... python benchmarks/vision.py --steps 5 --trials 1 --width 8 --data cifar10 --batches 1   # on a CPU
-    python benchmarks/vision.py --out vision.tmp --table
+    python benchmarks/vision.py --out vision.tmp --merge    # rows of OUT join benchmarks/vision.jsonl, the table
 
-One line of OUT/results.jsonl is one attack in one setting, all trials of which run as one batch; a call again does those that are
-missing, and continues inside the one that was cut; rows come in the order of the arguments. Fresh weights, one set a trial; labels are
+One line of OUT/results.jsonl is one attack in one setting, all trials of which run as one batch. A call again does the settings that
+neither OUT nor the table has, in the order of the arguments, and continues inside the one that `--minutes` or a kill has cut: keep
+OUT between calls. A part of the table: `--data cifar10 --batches 1 --clients sent --attacks ig`. Fresh weights, one set a trial; labels are
 known to every attacker; rows are mean +- standard deviation over trials. An attacker who gets buffers adds the prior on batch
 statistics (`--bn`); gradinversion has it always. A client in eval mode changes no buffer, so it is one setting. Imports torch, numpy,
 scipy and safetensors alone.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,10 +42,12 @@ from leakscope.metrics.identification import iip_pixels
 from leakscope.models import Torch, build, draw_parameters
 from leakscope.play import AttackResult, Exposure, attack, expose, judge
 from leakscope.play.baselines import baselines, public_part
-from stored_rows import add_rows, holds, read_rows
+from stored_rows import add_rows, holds, merge_rows, read_lines, read_rows
 
 CLIENTS: dict[str, tuple[Mode, bool]] = {"sent": ("train", True), "eval": ("eval", False), "train": ("train", False)}
 ATTACKS = ("ig", "modern", "gradinversion")
+TABLE = Path(__file__).with_suffix(".jsonl")
+PLAIN = ("steps", "trials", "width", "group", "tv", "bn", "tf32")
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def rows_of(setting: Setting, args: argparse.Namespace) -> Iterator[dict[str, ob
         return
     name = "-".join(str(value) for value in asdict(setting).values())
     work = Path(args.out) / f"{name}-{args.steps}"
-    execution = Execution(device=args.device, directory=work, tf32=args.tf32)
+    execution = Execution(device=args.device, directory=work, tf32=args.tf32, save_every=args.save_every)
     result = attack(exposed(setting, args, data), method_of(setting, args), execution=execution)
     yield {
         "result": setting.attack,
@@ -175,9 +179,18 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tf32", action="store_true", help="the attacker computes with TF32")
     parser.add_argument("--out", default="vision.tmp")
-    parser.add_argument("--minutes", type=float, default=1e9, help="start no setting after so long")
-    parser.add_argument("--table", action="store_true", help="print what is stored and end")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="stop after so long; the next call continues; 0: never"
+    )
+    parser.add_argument("--save-every", type=float, default=30.0, help="seconds between saved states of an attack")
+    parser.add_argument("--table", type=Path, default=TABLE, help="file of the rows that are not done again")
+    parser.add_argument("--merge", action="store_true", help="add the rows of OUT to the table, print it and end")
     return parser
+
+
+def stop(*_: object) -> None:
+    """End the run: the time is over."""
+    raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -185,18 +198,25 @@ def main() -> int:
     args = options().parse_args()
     path, began = Path(args.out) / "results.jsonl", time.monotonic()
     stored = read_rows(path.parent)
-    plain = {name: getattr(args, name) for name in ("steps", "trials", "width", "group", "tv", "bn", "tf32")}
-    for setting in () if args.table else settings_of(args):
-        mine = {**asdict(setting), **plain}
-        if holds(stored, mine):
-            continue
-        if time.monotonic() - began > 60 * args.minutes:
-            break
-        done = [{**mine, **row} for row in rows_of(setting, args)]
-        add_rows(path, done)
-        stored += done
-        show(done)
-        print(f"{time.monotonic() - began:.0f} s", flush=True)
+    if args.merge:
+        show(merge_rows(args.table, stored, [*Setting.__dataclass_fields__, *PLAIN, "result"]))
+        return 0
+    stored += read_lines(args.table)
+    plain = {name: getattr(args, name) for name in PLAIN}
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 60 * args.minutes)
+    try:
+        for setting in settings_of(args):
+            mine = {**asdict(setting), **plain}
+            if holds(stored, mine):
+                continue
+            done = [{**mine, **row} for row in rows_of(setting, args)]
+            add_rows(path, done)
+            stored += done
+            show(done)
+            print(f"{time.monotonic() - began:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped after {time.monotonic() - began:.0f} s: the same call continues")
     show(stored)
     return 0
 

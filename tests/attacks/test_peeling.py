@@ -202,17 +202,42 @@ def test_smooth_units_and_large_batches_certify_no_mixture() -> None:
 def test_a_mixture_is_no_sample_where_the_batch_fits_another_factor(weights: Init) -> None:
     """Two classes give slopes one direction, a saturated softmax one size: means then look like samples of another weight."""
     model = to(build("mlp", (1, 3, 3), 2, {"hidden": (4,)}), dtype=torch.float64)
-    seeds = list(range(80))
+    seeds = list(range(40))
     inputs = torch.rand(len(seeds), 2, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     batch = make_batch(inputs, torch.ones(len(seeds), 2, dtype=torch.int64), classes=2)
     drawn = to(draw_parameters(model, weights, random.key(seeds)), dtype=torch.float64)
     seen = Client().observe(model, drawn, batch, seeds)
     found = Peeling(draws=0).run(model, seen, attacker_knowledge(model, Client(), batch), seeds)
     assert found.proved is not None
-    assert found.proved.sum() >= 10
+    assert found.proved.sum() >= 5
     for t in seeds:
         distances = squared_distances(batch.inputs[t], found.inputs[t][found.proved[t]])
         assert bool((distances < 1e-12).any(0).all())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_clients_of_fewer_samples_weigh_each_by_their_own_number(classes: int) -> None:
+    model = to(build("mlp", (1, 8, 8), classes, {"hidden": (100,)}), dtype=torch.float64)
+    inputs, labels = DATA.pictures("test", range(8)).double(), torch.as_tensor(DATA.labels("test", range(8))) % classes
+    batch = Batch(inputs.unflatten(0, (2, 4)), labels.unflatten(0, (2, 4)), torch.arange(4) < torch.tensor([[1], [4]]))
+    weights = to(draw_parameters(model, Torch(), random.key(SEEDS)), dtype=torch.float64)
+    seen = Client().observe(model, weights, batch, SEEDS)
+    found = Peeling(draws=0).run(model, seen, attacker_knowledge(model, Client(), batch), SEEDS)
+    assert found.proved is not None
+    assert torch.equal(found.proved, batch.mask)
+    assert_close(found.inputs[0, 0], batch.inputs[0, 0])
+    assert (found.outcome == Outcome.PROVED).all()
+
+
+def test_one_sample_of_a_wrong_number_is_proved_where_classes_tell_it_from_a_mean() -> None:
+    batch, model = digits(1), network(100)
+    weights = to(draw_parameters(model, Torch(), random.key(SEEDS)), dtype=torch.float64)
+    seen = Client().observe(model, weights, batch, SEEDS)
+    known = replace(attacker_knowledge(model, Client(), batch), samples=8)
+    found = Peeling(draws=0).run(model, seen, known, SEEDS)
+    assert found.proved is not None
+    assert found.proved.sum(1).tolist() == [1, 1]
+    assert_close(found.inputs[:, :1], batch.inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -357,6 +357,22 @@ def test_every_line_names_an_attack_and_a_page_that_exist() -> None:
         assert not anchor or anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def test_dropout_leaves_quotients_and_no_certificate() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.ReLU(), nn.Dropout(0.1), nn.Linear(40, 4))
+    for training, deciding in ((True, ("analytic",)), (False, ("peeling", "spear"))):
+        lines = {line.topic: line for line in inspect(net.train(training), batch=4, input_shape=(1, 8, 8)).lines}
+        assert lines[Topic.DIVISION].decided_by == lines[Topic.UNITS].decided_by == deciding
+        assert ("none is certified: dropout is on" in lines[Topic.DIVISION].finding) == training
+
+
+def test_a_shape_that_does_not_fit_is_named_for_the_type_that_the_network_takes() -> None:
+    lines = inspect(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), batch=2, input_shape=(3, 8, 8)).lines
+    (finding,) = {line.finding for line in lines if line.severity is Severity.UNKNOWN}
+    assert finding.startswith(
+        "not known: the model cannot run on torch.float32 of shape (2, 3, 8, 8): mat1 and mat2 shapes"
+    )
+
+
 def test_an_inspection_shows_itself_in_few_lines_and_escapes_names() -> None:
     module = nn.Module()
     module.__class__ = type("<b>", (nn.Sequential,), {})

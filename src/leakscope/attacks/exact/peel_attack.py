@@ -98,7 +98,7 @@ class Peeling:
         inputs, certified, left = [], [], []
         for t in range(observation.trials):
             seen = take(observation, t)
-            given = (seen.shares, model, entry, knowledge)
+            given = (seen.shares, model, entry, _of_trial(knowledge, t))
             ends = [self._certify_round(r, *given, seeds[t], execution) for r in seen.rounds]
             best = max(range(len(ends)), key=lambda i: len(ends[i].inputs))
             certified.append(_joined(ends)[: knowledge.samples])
@@ -140,6 +140,13 @@ class Peeling:
             peeled = unmix(update, peeled, probe, factor=known, over=over, **given)
         rest = replace(peeled.rest, weight=peeled.rest.weight * unit)
         return replace(peeled, inputs=peeled.inputs * unit, rest=rest)
+
+
+def _of_trial(knowledge: Knowledge, trial: int) -> Knowledge:
+    """Return Knowledge with the number of samples of one client."""
+    if knowledge.present is None:
+        return knowledge
+    return replace(knowledge, samples=max(1, int(knowledge.present[trial].sum())), present=None)
 
 
 def sample_weight(shares: Shares, knowledge: Knowledge) -> float | None:

@@ -10,8 +10,8 @@ Differences from the paper: the gradient of the next dense layer is a second wit
 float32 updates suffice; units are compared by random projections; tolerances follow from what was added and subtracted on each unit;
 c is fitted where it is unknown (a clip of the whole update, another batch size, a learning rate), from candidates that agree about it.
 Copies of one sample are not certified: where a softmax is saturated, k copies of a mean have the gradients of its k samples. For the same
-reason only candidates whose slopes depend on the input may fit c (the means of several pairs would agree about 2 c), and one candidate
-fits it only where the update is of one sample: with two classes all slopes have one direction, and some c fits any mixture.
+reason only candidates whose slopes depend on the input may fit c (the means of several pairs would agree about 2 c). With two classes
+all slopes have one direction, and some c fits any mixture: one candidate then fits c only where the update is of one sample.
 """
 
 from __future__ import annotations
@@ -197,30 +197,39 @@ def _best_factors(candidates: _Candidates, ledger: Ledger) -> Tensor:
 def _fitted_factor(candidates: _Candidates, ledger: Ledger, probe: Probe, most: int) -> float | None:
     """Return the factor that most candidates of several units agree about; None if fewer than two do.
 
-    Of an update of one sample one is enough if it explains every unit. Candidates whose slopes do not depend on the input have no vote.
+    Candidates whose slopes do not depend on the input have no vote. A single one that explains every unit is enough if the update is of
+    one sample, or if the direction of its slopes depends on the input: no factor then fits a mixture.
     """
     if not len(candidates.inputs):
         return None
     factors = _best_factors(candidates, ledger)
     misfit, label = _misfits(candidates, ledger, factors).min(1)
     good = (misfit <= 1) & (candidates.members.sum(1) >= 2)
-    good[good.clone()] = _depends(candidates, good, label[good], probe) > 10 * ROUNDING[ledger.left.dtype]
+    least = 10 * ROUNDING[ledger.left.dtype]
+    changed, turned = (change > least for change in _changes(candidates, good, label[good], probe))
+    good[good.clone()] = changed
     values = factors.gather(1, label[:, None])[good, 0]
-    values = values[values > 0]
+    positive = values > 0
+    values, turned = values[positive], turned[changed][positive]
     if not len(values):
         return None
-    votes = ((values[:, None] - values).abs() <= 10 * ROUNDING[ledger.left.dtype] * values).sum(1)
+    votes = ((values[:, None] - values).abs() <= least * values).sum(1)
     live = ledger.left.bias.abs() > COARSE * ledger.left.bias.abs().max()
-    alone = most == 1 and len(values) == 1 and bool(candidates.members[good].any(0)[live].all())
+    alone = len(values) == 1 and bool(candidates.members[good].any(0)[live].all()) and (most == 1 or bool(turned[0]))
     return float(values[votes.argmax()]) if int(votes.max()) >= 2 or alone else None
 
 
-def _depends(candidates: _Candidates, good: Tensor, labels: Tensor, probe: Probe) -> Tensor:
-    """Return how much the slopes of the `good` candidates change, relative to their size, where the input becomes a little smaller."""
+def _changes(candidates: _Candidates, good: Tensor, labels: Tensor, probe: Probe) -> tuple[Tensor, Tensor]:
+    """Return how much the slopes of the `good` candidates change where the input becomes a little smaller, and the part across them.
+
+    Both are relative to the size of the slopes.
+    """
     rows, units, filled = candidates.inputs[good], candidates.units[good], candidates.filled[good]
     slopes = candidates.slopes[good, :].take_along_dim(labels[:, None, None], 1)[:, 0] * filled
     parts = zip(rows.split(PART), labels.split(PART), units.split(PART), strict=True) if len(rows) else ()
     moved = [slopes_of(probe, SMALLER * x, y).take_along_dim(at, 1) for x, y, at in parts]
     change = (torch.cat(moved) * filled - slopes) if moved else slopes
-    share: Tensor = change.norm(dim=1) / slopes.norm(dim=1).clamp_min(TINY**10)
-    return share
+    size = slopes.norm(dim=1, keepdim=True).clamp_min(TINY**10)
+    along = slopes / size
+    across = change - (change * along).sum(1, keepdim=True) * along
+    return (change.norm(dim=1) / size[:, 0]), (across.norm(dim=1) / size[:, 0])

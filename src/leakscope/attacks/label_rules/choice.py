@@ -4,12 +4,10 @@ A rule gives fractional counts; whole ones predict the gradient up to their diff
 over the smaller of N and C, about 1/4 for a wrong rule. If that of `counts` is small, its counts are taken; with few classes a
 residual says little, and `counts` needs less of it. Else those of `calibrated` or `ilrg` are taken if the lesser residual is below
 `SMALL`. Otherwise the network has learned too much for whole numbers, and the estimate depends on how labels were drawn. Drawn alike
-from all classes, `calibrated` is the best linear estimate. Labels are uneven if there are fewer than classes, if the bias gradient
-is larger than labels drawn alike make it (`_size`), or if iLRG's classes explain the whole gradient of the last layer (residual
-below `EXPLAINED`): then the mean of `ilrg` and of `calibrated` with its deviations stretched is taken. A gradient too large for
-labels drawn alike, but below the share `FEW` of what a single class causes, shows a mean prediction that is off: they are shrunk then,
-unless iLRG's classes explain the gradient.
-No truth is read.
+from all classes, `calibrated` is the best linear estimate, once its mean prediction is `_moved`. Labels are uneven if there are fewer
+than classes, if the bias gradient is then larger than labels drawn alike make it (`_size`), or if iLRG's classes explain the whole
+gradient of the last layer (residual below `EXPLAINED`): then the mean of `ilrg` and of `calibrated` with its deviations stretched is
+taken. No truth is read.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from torch import Tensor
 from leakscope.attacks.label_rules.apportion import counts_at_least, labels_of_counts
 from leakscope.attacks.label_rules.counts import calibrated_shares, least_counts, random_shares
 from leakscope.attacks.label_rules.head import bias_gradient, cross_entropy_only, present_slots
-from leakscope.attacks.label_rules.ilrg import ClassFit, fit_classes
+from leakscope.attacks.label_rules.ilrg import ClassFit, fit_classes, prediction_at_mean
 from leakscope.core.model import Model
 from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Knowledge, Observation
@@ -34,7 +32,6 @@ ILRG = 2  # its place among the rules
 CUT = 0.1  # of the bias gradient: where iLRG cuts more of its shares, what is left of them is whole without evidence
 EXPLAINED = 0.5  # 0.1 to 0.5 for clients of three classes, above 0.75 for labels of all
 STRETCH = 4.0
-FEW = 0.1  # of the gradient's size under labels of a single class: three of ten classes make it 0.26
 UNEVEN = 2.0  # standard deviations of the gradient's size under labels drawn alike
 
 
@@ -70,20 +67,33 @@ def read_batch(model: Model, observation: Observation, knowledge: Knowledge, key
     best = torch.where(fresh, 0, residuals.argmin(0))
     place = torch.arange(len(best), device=best.device)
     fitting, residual = counts[best, place], residuals[best, place]
+    if knowledge.public is None:  # else the mean prediction is that on public examples
+        even = _moved(even, prediction_at_mean(model, observation, knowledge, pull))
     estimate = counts_at_least(_estimate(even, fit, total), least, total)
     chosen = torch.where((fresh | (residual < SMALL))[:, None], fitting, estimate)
     sure = (residual < _sure_below(knowledge.samples, classes)) & ((best != ILRG) | (fit.cut < CUT))
     return BatchLabels(labels_of_counts(chosen, present), residual, sure)
 
 
+def _moved(even: Tensor, prediction: Tensor) -> Tensor:
+    """Return shares (T x C) with another mean prediction: between 1/C and that at the mean features, where they are most alike.
+
+    A network that has learned little may prefer a few classes on all inputs. Its bias gradient is then along this preference; that of
+    a calibrated network is not, and nothing moves.
+    """
+    preference = prediction - 1 / even.shape[1]
+    length = preference.square().sum(1, keepdim=True).clamp_min(1e-12)
+    along = -((even - 1 / even.shape[1]) * preference).sum(1, keepdim=True) / length
+    return even + along.clamp(0, 1) * preference
+
+
 def _estimate(even: Tensor, fit: ClassFit, total: Tensor) -> Tensor:
     """Return shares (T x C) for a network that has learned: `even` for labels drawn alike, else a mean with those of the fit."""
     classes, explained = even.shape[1], (fit.residual < EXPLAINED)[:, None]
-    size = _size(even, total) / (1 + UNEVEN * math.sqrt(2 / max(classes - 1, 1)))
-    # too large for labels drawn alike, too small for few classes: the mean prediction is off, not the labels
-    few = torch.where(_size(even, total) > FEW * total, size, size.rsqrt())
-    stretch = torch.where(explained, STRETCH, torch.where(size > 1, few, 1.0))
-    wide = (1 / classes + stretch * (even - 1 / classes)).clamp_min(0)
+    most = 1 + UNEVEN * math.sqrt(2 / max(classes - 1, 1))
+    size, fitted = _size(even, total) / most, _size(fit.share, total) / most
+    few = explained & ((fitted > 1) | (total < classes))
+    wide = (1 / classes + torch.where(few, STRETCH, size.clamp_min(1)) * (even - 1 / classes)).clamp_min(0)
     mean = (wide / wide.sum(1, keepdim=True) + fit.share / fit.share.sum(1, keepdim=True).clamp_min(1e-12)) / 2
     return torch.where(explained | (size > 1) | (total < classes), mean, even)
 

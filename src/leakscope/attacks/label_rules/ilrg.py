@@ -75,6 +75,14 @@ def fit_classes(model: Model, observation: Observation, knowledge: Knowledge, pu
     return ClassFit(share.to(pull), residual.to(pull), cut.to(pull))
 
 
+def prediction_at_mean(model: Model, observation: Observation, knowledge: Knowledge, pull: Tensor) -> Tensor:
+    """Return the prediction at the mean features e of the batch, T x C, with e by least squares of `dL/dW_c = dL/db_c e` over classes."""
+    pull = pull.double()
+    features = (pull[:, None] @ last_layer(model, observation)[0].double())[:, 0]
+    features = (features / pull.square().sum(1, keepdim=True)).nan_to_num(0.0, FAR, -FAR)
+    return _predictions(model, observation, knowledge, features[:, None])[:, 0].to(last_layer(model, observation)[0])
+
+
 def _solve(system: Tensor, gradient: Tensor) -> Tensor:
     """Return shares s >= 0 (T x C) with `system s = gradient` and sum 1 in least squares; those below 0 become 0 in rounds."""
     identity = torch.eye(system.shape[2]).to(system)
@@ -90,7 +98,7 @@ def _solve(system: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _predictions(model: Model, observation: Observation, knowledge: Knowledge, features: Tensor) -> Tensor:
-    """Return the softmax at each class's features, T x C x C, at the mean of the weights that the attacker holds."""
+    """Return the softmax at each row of features, T x R x C, at the mean of the weights that the attacker holds."""
     head, held = last_dense(model), held_weights(observation, knowledge)
     logits = features @ torch.stack([w[head.weight] for w in held]).mean(0).to(features).mT
     if head.bias is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
 
 from leakscope.auditing.static.facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
 from leakscope.core import random
@@ -84,9 +85,17 @@ def _division_line(facts: Facts, dense: list[tuple[Layer, nn.Linear]]) -> Line:
         return Line(Topic.DIVISION, words, Severity.EXACT, numbers, deciders("analytic"), page)
     zeros = has_zeros(layer) is True
     words = f"{shape} reads the input: each unit's division is an example or a mixture of {facts.batch}"
-    names = ("analytic",) if facts.steps > 1 else ("peeling", "spear") if zeros else ("cpa", "analytic")
+    names: tuple[str, ...] = ("peeling", "spear") if zeros else ("cpa", "analytic")
+    if zeros and (reason := _reason(facts)):
+        names, words = ("analytic",), f"{words}; none is certified: {reason}"
     severity = Severity.EXACT if zeros else Severity.PARTIAL
     return Line(Topic.DIVISION, words, severity, numbers, deciders(*names), "explanation/exact.md#a-batch-peeling")
+
+
+def _reason(facts: Facts) -> str:
+    """Return why no example is certified, as the gradient that the network says one has is not the client's; empty if one may be."""
+    dropped = any(isinstance(each, _DropoutNd) and each.training and each.p > 0 for each in facts.module.modules())
+    return "dropout is on" if dropped else "the client takes several steps" if facts.steps > 1 else ""
 
 
 def _bare_line(facts: Facts, layer: Layer, module: nn.Linear, dense: list[tuple[Layer, nn.Linear]]) -> Line:
@@ -143,7 +152,7 @@ def _units_line(facts: Facts, layer: Layer, module: nn.Linear) -> Line:
     if not zeros:
         words = f"{units} units for {batch} examples; {behind} leaves no unit at zero, so every division is a mixture"
         return Line(Topic.UNITS, words, Severity.PARTIAL, numbers, deciders("cpa", "ig"), page)
-    names = deciders("peeling", "spear") if facts.steps == 1 else deciders("analytic")
+    names = deciders("peeling", "spear") if not _reason(facts) else deciders("analytic")
     share = _alone(module, facts) if layer.reads_input else None
     if share is not None:
         numbers["alone"] = share

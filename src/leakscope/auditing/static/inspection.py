@@ -175,7 +175,8 @@ def run_once(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | 
             with torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
                 return find_structure(run, module, trained, example, shapes_only=True), ""
         except Exception as error:  # a user's network may raise anything
-            problem = f"the model cannot run on {example.dtype} of shape {tuple(example.shape)}: {first_line(error)}"
+            words = f"the model cannot run on {example.dtype} of shape {tuple(example.shape)}: {first_line(error)}"
+            problem = problem or words  # of the type that the first layer takes
     return None, problem
 
 

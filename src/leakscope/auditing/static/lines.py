@@ -106,7 +106,7 @@ def labels_line(facts: Facts) -> Line:
     words = (
         f"the last layer's gradient gives how often each of {classes} labels occurs, with errors, under cross entropy"
     )
-    return Line(Topic.LABELS, words, Severity.PARTIAL, numbers, ("counts",), page)
+    return Line(Topic.LABELS, words, Severity.PARTIAL, numbers, ("by_residual",), page)
 
 
 def collisions_line(facts: Facts) -> Line:
