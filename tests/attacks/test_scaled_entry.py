@@ -34,7 +34,8 @@ class Prepared(nn.Module):
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(self.prepare(x))
+        output: Tensor = self.layers(self.prepare(x))
+        return output
 
 
 def by_channel(x: Tensor) -> Tensor:
