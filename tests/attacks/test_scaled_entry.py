@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from leakscope.clients import Client, attacker_knowledge
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import take
 from leakscope.core.types import Shares, make_batch
 from leakscope.models import from_module
 from leakscope.play import shared_weights
@@ -107,12 +109,16 @@ def test_no_other_preparation_is_taken_for_a_scaling(prepare: Callable[[Tensor],
     assert read_scaled_entry(network(prepare, training=True), SCALING) is None
 
 
-def test_clients_that_scale_differently_are_refused() -> None:
+def test_each_client_is_read_by_its_own_scaling_and_rounds_that_differ_are_refused() -> None:
     model = network(nn.BatchNorm2d(3))
-    batch = make_batch(torch.rand(2, 1, *SHAPE), torch.tensor([[0], [1]]), classes=3)
+    images = torch.rand(2, 1, *SHAPE, generator=torch.Generator().manual_seed(1))
+    batch = make_batch(images, torch.tensor([[0], [1]]), classes=3)
     weights = shared_weights(model, 2)
     weights["prepare.weight"] = torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 1.0]])
     seen = Client().observe(model, weights, batch, [0, 1])
     knowledge = attacker_knowledge(model, Client(), batch)
-    with pytest.raises(InputError, match="from client to client"):
-        AtScaledEntry(analytic()).run(model, seen, knowledge, [0, 1])
+    result = AtScaledEntry(analytic()).run(model, seen, knowledge, [0, 1])
+    assert_close(result.inputs, images, rtol=0, atol=1e-4)
+    one, other = (take(seen, torch.tensor([t])) for t in (0, 1))
+    with pytest.raises(InputError, match="from round to round"):
+        AtScaledEntry(analytic()).run(model, replace(one, rounds=one.rounds + other.rounds), knowledge, [0])

@@ -21,7 +21,7 @@ from leakscope.core.layer_inputs import noting
 from leakscope.core.model import Apply, Dense, HasNorms, Mode, Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.short_repr import short_repr
-from leakscope.core.tree import Tree, take, to
+from leakscope.core.tree import Tree, map_tensors, take, to
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
 
 SAME = 1e-9  # relative difference that rounding of float64 explains
@@ -41,19 +41,26 @@ class AtScaledEntry:
     def run(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
-        """Return the reconstruction of every trial; all rounds must scale the input alike."""
+        """Return the reconstruction of every trial; the rounds of one must scale the input alike."""
+        results = []
+        for t in range(observation.trials):
+            seen, known = take((observation, knowledge), torch.tensor([t], device=observation.samples.device))
+            view, known = self._view(model, seen, known)
+            results.append(self.base.run(view, seen, known, [seeds[t]], execution))
+        return map_tensors(lambda *parts: torch.cat(parts), results[0], *results[1:])
+
+    def _view(self, model: Model, observation: Observation, knowledge: Knowledge) -> tuple[Model, Knowledge]:
+        """Return the network and the knowledge of one client as if what its first dense layer reads were the input."""
         views = []
         for seen in observation.rounds:
-            for t in range(observation.trials):
-                weights = take((seen.before, seen.buffers), t)
-                sent = replace(model, parameters=model.parameters | weights[0], buffers=model.buffers | weights[1])
-                views.append(read_scaled_entry(sent, knowledge.scaling))
+            before, buffers = take((seen.before, seen.buffers), 0)
+            sent = replace(model, parameters=model.parameters | before, buffers=model.buffers | buffers)
+            views.append(read_scaled_entry(sent, knowledge.scaling))
         first = views[0]
         if first is None or any(view is None or view.scaling != first.scaling for view in views):
-            raise InputError(f"{model.name!r} scales its inputs differently from client to client or round to round")
+            raise InputError(f"{model.name!r} scales its inputs differently from round to round")
         view = replace(first.network, parameters=model.parameters, buffers=model.buffers)
-        known = replace(knowledge, scaling=_joined(knowledge.scaling, first.scaling))
-        return self.base.run(view, observation, known, seeds, execution)
+        return view, replace(knowledge, scaling=_joined(knowledge.scaling, first.scaling))
 
 
 class ScaledEntry(NamedTuple):
