@@ -170,6 +170,12 @@ def test_the_headline_tells_iterations_minutes_and_labels(world: Exposure) -> No
     assert "labels: 100 %" in page_of_audit(judged(world, 4), command="x").headline
 
 
+def test_minutes_are_promised_for_attacks_that_did_not_fail(world: Exposure) -> None:
+    cut = CutShort("ig", 5, 4800, 4, 4)
+    for broken, promise in (((), "minutes would be enough;"), (("cpl",), "minutes would be enough for the others;")):
+        assert promise in str(judged(world, 0, cut, broken=broken)).splitlines()[0]
+
+
 # -- updates that say nothing
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from leakscope.cli import app
 from leakscope.cli.progress import TrainingProgress
 from leakscope.core.errors import InputError
+from leakscope.models.checkpoint import Checkpoint
 from leakscope.training import Point
 
 FILE = """\
@@ -116,6 +123,65 @@ def test_mistakes_end_with_a_line_each_and_code_2(tmp_path: Path) -> None:
     other = run("train", "bad.yaml", "--device", "abacus", cwd=tmp_path)
     assert other.returncode == 2
     assert re.fullmatch(r"leakscope: --device .*'abacus'\n", other.stderr)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a file and its finished training."""
+    where = tmp_path_factory.mktemp("finished")
+    (where / "t.yaml").write_text(FILE)
+    assert CliRunner().invoke(app, ["train", str(where / "t.yaml"), "--out", str(where / "out"), "-q"]).exit_code == 0
+    return where
+
+
+def go_on(finished: Path, directory: Path) -> Any:
+    return CliRunner().invoke(app, ["train", str(finished / "t.yaml"), "--out", str(directory), "-q"])
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "curve.csv", "index.html", "run.lock", "checkpoints"])
+@pytest.mark.parametrize("way", ["fifo", "link"])
+def test_a_training_neither_waits_for_a_pipe_nor_follows_a_link(
+    finished: Path, tmp_path: Path, name: str, way: str
+) -> None:
+    out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
+    taken = Path(shutil.move(out / name, tmp_path / name))
+    before = taken.read_bytes() if taken.is_file() else sorted(taken.iterdir())
+    os.mkfifo(out / name) if way == "fifo" else (out / name).symlink_to(taken)
+    ended = go_on(finished, out)
+    assert isinstance(ended.exception, InputError)
+    assert (taken.read_bytes() if taken.is_file() else sorted(taken.iterdir())) == before
+
+
+CRAFTED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a count in words": lambda about: about["curve"][1].update(n="x"),
+    "a negative count": lambda about: about["curve"][1].update(examples=-1),
+    "more right than there are": lambda about: about["curve"][1].update(correct=361),
+    "a number in words": lambda about: about["curve"][1].update(decay="x"),
+    "another field": lambda about: about["curve"][1].update(more=1),
+    "a round less": lambda about: about["curve"].pop(),
+    "no curve": lambda about: about.update(curve=3),
+    "an unknown form": lambda about: about.update(form="magic"),
+    "rounds in words": lambda about: about.update(rounds="x"),
+}
+
+
+@pytest.mark.parametrize("edit", CRAFTED)
+def test_a_crafted_state_is_refused(finished: Path, tmp_path: Path, edit: str) -> None:
+    out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
+    state = out / "state.safetensors"
+    with safe_open(state, "pt") as file:
+        about = json.loads(file.metadata()["leakscope"])
+    CRAFTED[edit](about)
+    save_file(load_file(state), state, metadata={"leakscope": json.dumps(about)})
+    ended = go_on(finished, out)
+    assert isinstance(ended.exception, InputError), ended.output
+
+
+def test_foreign_files_beside_checkpoints_are_passed_over(finished: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
+    (out / "checkpoints" / "round-best.safetensors").write_bytes(b"")
+    assert go_on(finished, out).exit_code == 0
+    assert Checkpoint(str(out), 2).file().name == "round-00002.safetensors"
 
 
 @pytest.mark.slow

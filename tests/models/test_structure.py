@@ -127,6 +127,23 @@ def test_a_bare_dense_layer_is_head_and_entry() -> None:
     assert model.entry == Dense("weight", None, nonnegative=True)
 
 
+class Branches(nn.Module):
+    """Several dense layers that read the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(4, 3), nn.Linear(4, 8)
+        self.unbiased, self.last = nn.Linear(4, 9, bias=False), nn.Linear(17, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow: Tensor = self.narrow(x)
+        return narrow + self.last(torch.cat([self.unbiased(x), self.wide(x)], 1))
+
+
+def test_the_widest_dense_layer_with_a_bias_that_reads_the_input_is_the_entry() -> None:
+    assert from_module(Branches(), input_shape=(4,)).entry == Dense("wide.weight", "wide.bias", nonnegative=True)
+
+
 def test_entry_is_not_nonnegative_when_the_example_is_not() -> None:
     model = from_module(nn.Linear(4, 3), input_shape=(4,), example=torch.tensor([[0.1, -0.1, 0.0, 1.0]]))
     assert model.entry == Dense("weight", "bias", nonnegative=False)

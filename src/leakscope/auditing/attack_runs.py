@@ -48,6 +48,7 @@ PUBLIC_BASELINES = ("class_mean", "nearest_public")
 COLD = 5.0  # seconds that a first call may take for loading code alone
 PLAY_SHARE = 0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer
 INTERRUPTED = "the audit was interrupted"
+FAILED = "failed"  # more time does not help such an attack
 LONG = 0.5  # seconds of an evaluation, from which on all threads are taken untried
 
 
@@ -69,7 +70,7 @@ class Suite(NamedTuple):
         cuts = (f"{cut.name} ran {cut.iterations} of {cut.most} iterations" for cut in self.short if not cut.enough)
         alone = "only the division of the first layer can be run" if self.division_alone else ""
         more = self.unplayed, alone, INTERRUPTED if self.interrupted else ""
-        return (*cuts, *(f"{name} failed" for name in self.broken), *filter(None, more))
+        return (*cuts, *(f"{name} {FAILED}" for name in self.broken), *filter(None, more))
 
 
 def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:

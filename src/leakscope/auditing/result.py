@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leakscope.auditing.attack_runs import INTERRUPTED
+from leakscope.auditing.attack_runs import FAILED, INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.audit_text import advice_lines, labels_words, percent, run_lines, unscored_lines
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
@@ -223,7 +223,8 @@ def unfinished_words(audit: Audit) -> str:
     if audit.interrupted:
         advice.append("run it again")
     elif needed is not None:
-        advice.append(f"about {math.ceil(needed):g} minutes would be enough")
+        others = " for the others" if any(words.endswith(FAILED) for words in audit.unfinished) else ""
+        advice.append(f"about {math.ceil(needed):g} minutes would be enough{others}")
     elif audit.short:
         advice.append("give it more minutes")
     return "; ".join([", ".join(audit.unfinished), *advice])

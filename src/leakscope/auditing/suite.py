@@ -3,6 +3,7 @@
 | part | when |
 |---|---|
 | analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
+| analytic, peeling, cpa | also where the first dense layer reads the input behind a fixed scaling, as after normalisation in `forward` |
 | peeling | the same, for clients of several examples under a loss that it simulates; SPEAR unmixes what division leaves |
 | cpa | the first layer is dense and has no bias, or no unit of it is silent (tanh, GELU) and clients have several examples |
 | feature inversion | images, the first layer is not dense, and a trained dense layer with a bias lies behind others |
@@ -28,6 +29,7 @@ from leakscope.attacks.cpa import cpa
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.exact.layer_probe import feature_layer, makes_zeros
 from leakscope.attacks.exact.peel_attack import Peeling
+from leakscope.attacks.exact.scaled_entry import AtScaledEntry, read_scaled_entry
 from leakscope.attacks.feature_inversion import feature_inversion
 from leakscope.attacks.known_policy import KnownPolicy, ways
 from leakscope.attacks.labels import JOINT
@@ -90,11 +92,15 @@ def plan_suite(
     untested = [Untested(f"an attacker who {INFORMED}: {name}", UNKNOWN) for name in unknown]
     if not knows_more(knowledge, informed):
         informed = None
-    if (problem := division_problem(model)) is None:
+    scaled = read_scaled_entry(model, knowledge.scaling)
+    read = model if scaled is None else scaled.network
+    if (problem := division_problem(read)) is None:
         entries += _algebra(knowledge, informed)
     else:
         untested.append(Untested("analytic", problem))
-    entries += _beyond_division(model, knowledge, divides=problem is None)
+    entries += _beyond_division(read, knowledge, divides=problem is None)
+    if scaled is not None:
+        entries = [replace(entry, make=_at_scaled_entry(entry.make)) for entry in entries]
     names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
     if shares is Shares.WEIGHTS and knowledge.local is None:
         names.remove("cpl")
@@ -154,6 +160,10 @@ def division_problem(model: Model) -> str | None:
     if frozen := _frozen(model, trained):
         return f"the first layer is dense, but not in the update: {frozen}"
     return f"the first layer is dense, but {trained.weight} has no bias to be divided by; cpa needs none"
+
+
+def _at_scaled_entry(make: Callable[[int], Attack]) -> Callable[[int], Attack]:
+    return lambda iterations: AtScaledEntry(make(iterations))
 
 
 def _frozen(model: Model, layer: Dense) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    FAILED,
     INTERRUPTED,
     LONG,
     PLAY_SHARE,
@@ -231,7 +232,7 @@ def scored_audit(
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
     unfinished += tuple(f"{item.what} were not counted" for item in untested if item.failed)
     if isinstance(outcome, Untested) and outcome.failed:
-        unfinished += (f"{outcome.what} failed",)
+        unfinished += (f"{outcome.what} {FAILED}",)
     if done.runs and not nulls and not done.interrupted:  # none of the attacks can be called no closer
         unfinished += ("no baseline without the update could be computed",)
     compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven

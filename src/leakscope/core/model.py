@@ -61,7 +61,7 @@ class Model:
     `x` holds N inputs, `output` N rows of logits (N x ... under a caller's own loss). `key`, an int64 scalar for
     `leakscope.core.random`, seeds the network's draws (dropout masks); `draws` is False if `apply` never reads it. `private` names
     parameters that never leave the client. `head` is the last dense layer if it computes the output directly; `entry` is the
-    first layer if it is dense on the flattened input. `dense` are all trained dense layers with a bias that run once on N rows.
+    dense layer on the flattened input, the widest of several. `dense` are all trained dense layers with a bias that run once on N rows.
     `narrowest` is the number of values per input in the narrowest layer whose function rounds, such as a sigmoid. `norms` are the
     batch norms with running statistics that run once per call.
     """

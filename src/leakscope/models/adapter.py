@@ -88,8 +88,8 @@ def from_module(
 
     - `head`: the `nn.Linear` whose output is the model's output; nonnegative if fed by an activation without negative values, at most
       through pooling, reshaping or dropout
-    - `entry`: the `nn.Linear` that runs first, on the flattened input; nonnegative if the example is. (With a `Scaling` that makes inputs
-      negative, give a scaled example.)
+    - `entry`: the `nn.Linear` that reads the flattened input, the widest of several; nonnegative if the example is. (With a `Scaling`
+      that makes inputs negative, give a scaled example.)
 
     >>> from_module(nn.Linear(4, 3), input_shape=(4,)).head
     Dense(weight='weight', bias='bias', nonnegative=False)

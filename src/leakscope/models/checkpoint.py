@@ -50,7 +50,8 @@ class Checkpoint:
         given = Path(self.path)
         if not given.is_dir():
             return given
-        known = {int(p.stem.rpartition("-")[2]): p for p in sorted((given / FOLDER).glob(f"round-*{SUFFIX}"))}
+        files = ((p.stem.rpartition("-")[2], p) for p in sorted((given / FOLDER).glob(f"round-*{SUFFIX}")))
+        known = {int(number): p for number, p in files if number.isdecimal()}
         rounds = ", ".join(map(str, sorted(known))) or "none"
         if self.round is None:
             raise InputError(f"Checkpoint.round must be given with the directory {given}; it holds rounds: {rounds}")
@@ -128,6 +129,8 @@ def _about(tensors: Any) -> dict[str, object]:
 def _opened(file: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
+    if file.exists() and not file.is_file():  # opening a FIFO waits for ever
+        raise InputError(f"{file} is no plain file: a checkpoint is one")
     try:
         with safe_open(file, framework="pt") as tensors:
             yield tensors

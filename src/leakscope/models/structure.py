@@ -183,7 +183,8 @@ def find_structure(
         output = run(x)
     usable = [call for call in trace.calls if _is_dense(call, weights) and _is_alone(call, weights, watch.uses)]
     head = next((c for c in usable if c.result is output and c.result._version == c.writes), None)
-    entry = next((c for c in usable if c.layer == trace.layers[0] and _reads_input(c, x)), None)
+    readers = [c for c in usable if _reads_input(c, x)]
+    entry = max(readers, key=lambda c: (_values(c, weights)[1] is not None, c.leaving.shape[1]), default=None)
     return Structure(
         output,
         None if head is None else _dense(head, weights, head.from_nonnegative),

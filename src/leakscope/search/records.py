@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.search.candidates import (
@@ -19,7 +20,7 @@ from leakscope.search.candidates import (
     share_worse_on_both,
 )
 from leakscope.search.settings import PolicySearch
-from leakscope.store.disk import replacing
+from leakscope.store.disk import check_plain, make_folder, replacing
 
 SETTINGS, ASKED, SCORES = "search.json", "asked.json", "scores"
 NONE = "none"
@@ -62,10 +63,10 @@ def read_finished(directory: Path) -> tuple[PolicySearch, SearchResult]:
     """Return the latest settings of the search in a directory and its result so far; nothing is scored."""
     path = directory / ASKED
     try:
-        search = PolicySearch(**json.loads(path.read_text(encoding="utf-8")))
+        search = PolicySearch(**_read(path))
     except OSError:
         raise InputError(f"{directory} holds no policy search (no {ASKED})") from None
-    except (ValueError, TypeError) as error:
+    except TypeError as error:
         raise InputError(f"{path} is not readable ({error})") from None
     known = read_scores(directory)
     drawn = [NONE, *draw_policies(search.candidates, search.seed, shortest=search.shortest, longest=search.longest)]
@@ -78,9 +79,7 @@ def claim(search: PolicySearch, directory: Path) -> None:
     plain = {name: value for name, value in whole.items() if name not in MAY_CHANGE}
     path = directory / SETTINGS
     if path.exists():
-        stored = {"sampler": PolicySearch().sampler} | json.loads(
-            path.read_text(encoding="utf-8")
-        )  # older files lack it
+        stored = {"sampler": PolicySearch().sampler} | _read(path)  # older files lack it
         if stored != plain:
             raise InputError(f"{directory} holds another search; use an empty directory or the same file")
     else:
@@ -90,8 +89,7 @@ def claim(search: PolicySearch, directory: Path) -> None:
 
 def write_scores(directory: Path, name: str, scored: Sequence[Candidate], order: int) -> None:
     """Save the scores of a group; `order` is the number of policies scored before it."""
-    folder = directory / SCORES
-    folder.mkdir(exist_ok=True)
+    folder = make_folder(directory / SCORES)
     _write(folder / f"{name}.json", {"order": order, "candidates": [dataclasses.asdict(each) for each in scored]})
 
 
@@ -99,17 +97,27 @@ def read_groups(directory: Path) -> list[list[Candidate]]:
     """Return the saved groups in the order they were scored."""
     landed: list[tuple[int, list[Candidate]]] = []
     for path in sorted((directory / SCORES).glob("*.json")):
+        advice = "delete it to score its policies again"
+        about = _read(path, advice)
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
             landed.append((int(about["order"]), [Candidate(**each) for each in about["candidates"]]))
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} is not readable ({error}); delete it to score its policies again") from None
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            raise InputError(f"{path} is not readable ({error}); {advice}") from None
     return [group for _, group in sorted(landed, key=lambda pair: pair[0])]
 
 
 def read_scores(directory: Path) -> dict[str, Candidate]:
     """Return policy -> scores of all saved groups, in the order they were scored."""
     return {each.policy: each for group in read_groups(directory) for each in group}
+
+
+def _read(path: Path, advice: str = "use another directory") -> dict[str, Any]:
+    """Return the JSON object in a plain file, or raise with the advice."""
+    check_plain(path)  # opening a FIFO waits for ever
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} is not readable ({error}); {advice}") from None
 
 
 def _write(path: Path, plain: object) -> None:

@@ -28,7 +28,7 @@ from leakscope.defences.on_data import Transform
 from leakscope.defences.on_data.applying import to_unit
 from leakscope.models import build, build_module, from_module
 from leakscope.models.checkpoint import pack_checkpoint
-from leakscope.store.disk import replacing
+from leakscope.store.disk import check_plain, replacing
 
 AT_ONCE = 500
 STATE, WEIGHTS = "network.safetensors", "weights.safetensors"
@@ -258,9 +258,10 @@ def _resume(directory: Path | None, stamp: str, module: nn.Module, optimiser: to
         return []
     from safetensors import SafetensorError, safe_open
 
+    check_plain(path)  # opening a FIFO waits for ever
     try:
         with safe_open(path, "pt") as file:
-            about = file.metadata()
+            about = file.metadata() or {}
             if about.get("stamp") != stamp:
                 raise InputError(f"{directory} holds another training; use an empty directory or the same recipe")
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping

@@ -126,6 +126,17 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     sync_directory(path.parent)
 
 
+def replace_changed(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Write a plain file atomically, with these permissions, unless it already holds the data."""
+    check_plain(path)
+    if path.exists() and path.read_bytes() == data:
+        return
+    with replacing(path) as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)  # before anything is written
+        file.write(data)
+
+
 def sync_directory(path: Path) -> None:
     """Flush a directory to disk; otherwise a power cut may lose a rename."""
     handle = os.open(path, os.O_RDONLY)

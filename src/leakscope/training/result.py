@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from leakscope.core.errors import InputError
 from leakscope.federated import Federation, State, pack_private
 from leakscope.metrics.interval import Estimate, wilson
 from leakscope.models.checkpoint import file_name
-from leakscope.store.disk import make_folder, replacing
+from leakscope.store.disk import check_plain, make_folder, replace_changed
 from leakscope.training.file import Training
 
+MOST = 2**53
 STATE, FILE, CURVE = "state.safetensors", "training.yaml", "curve.csv"
 
 
@@ -62,13 +62,27 @@ def about_of(path: Path) -> dict[str, object]:
     """Return the metadata of a state file."""
     from safetensors import SafetensorError, safe_open
 
+    check_plain(path)  # opening a FIFO waits for ever
     try:
         with safe_open(path, framework="pt") as file:
-            about: dict[str, object] = json.loads((file.metadata() or {})["leakscope"])
-            return about
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+            return dict(json.loads((file.metadata() or {})["leakscope"]))
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(f"{path} is not a readable state ({reason}); delete it to train from the beginning") from None
+
+
+def curve_of(points: object) -> list[Point]:
+    """Return the stored learning curve, from round 0 on; raises ValueError or TypeError if it is none."""
+    curve = [Point(**point) for point in points]  # type: ignore[attr-defined]
+    for number, point in enumerate(curve):
+        counts = [point.answered, point.examples, *(each for each in (point.correct, point.n) if each is not None)]
+        numbers = [point.decay, *([] if point.loss is None else [point.loss])]
+        whole = all(type(each) is int and 0 <= each <= MOST for each in counts)
+        if not whole or type(point.round) is not int or point.round != number or (point.correct or 0) > (point.n or 0):
+            raise ValueError(f"the learning curve holds impossible counts at place {number}")
+        if not all(type(each) in (int, float) for each in numbers):
+            raise ValueError(f"the learning curve holds no numbers at place {number}")
+    return curve
 
 
 def facts_of(directory: Path) -> dict[str, str]:
@@ -81,7 +95,8 @@ def facts_of(directory: Path) -> dict[str, str]:
 def checkpoints_of(directory: Path) -> dict[int, str]:
     """Return round -> checkpoint file."""
     files = sorted((directory / Path(file_name(0)).parent).glob("round-*.safetensors"))
-    return {int(path.stem.rpartition("-")[2]): str(path) for path in files}
+    numbered = ((path.stem.rpartition("-")[2], path) for path in files)
+    return {int(number): str(path) for number, path in numbered if number.isdecimal()}
 
 
 def table_of(curve: Sequence[Point]) -> str:
@@ -106,10 +121,7 @@ def write_private(directory: Path, state: State) -> None:
     folder = make_folder(directory / FOLDER)
     folder.chmod(0o700)
     for path, content in ((folder / ".gitignore", b"*\n"), (_file(directory, state.rounds), data)):
-        if not path.exists() or path.read_bytes() != content:
-            with replacing(path) as file:
-                os.fchmod(file.fileno(), 0o600)  # before anything is written
-                file.write(content)
+        replace_changed(path, content, mode=0o600)
 
 
 def forget_older(directory: Path, state: State) -> None:
@@ -137,6 +149,8 @@ def read_private(directory: Path, rounds: int) -> bytes | None:
     """Return the private file of a round, None if there is none; raises if only those of other rounds exist."""
     path = _file(directory, rounds)
     if path.exists():
+        make_folder(path.parent)  # no link
+        check_plain(path)
         return path.read_bytes()
     if sorted(path.parent.glob("round-*")):
         raise InputError(

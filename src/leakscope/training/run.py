@@ -23,6 +23,7 @@ from pathlib import Path
 
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import plugin_facts
+from leakscope.core.registry import lookup
 from leakscope.federated import (
     Played,
     State,
@@ -37,7 +38,8 @@ from leakscope.federated import (
 )
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
-from leakscope.store.disk import PART, clear_errors, locked, make_folder, replacing
+from leakscope.store.disk import PART, clear_errors, locked, make_folder, replace_changed
+from leakscope.store.untrusted import foreign_content
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import Training
 from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects, naming_field
@@ -50,6 +52,8 @@ from leakscope.training.result import (
     about_of,
     can_go_on,
     checkpoints_of,
+    curve_of,
+    facts_of,
     forget_older,
     read_private,
     refuse_kept,
@@ -245,7 +249,8 @@ class _Run:
     def _resumed(self, first: State) -> State:
         """Return the current state; without private client state if no round is left."""
         path = self.directory / STATE
-        state = self._read_server(path, first) if path.exists() else first
+        with foreign_content(self.directory):
+            state = self._read_server(path, first) if path.exists() else first
         if not self._is_left(state):
             return state
         if not self.writes_private:
@@ -269,8 +274,11 @@ class _Run:
             )
         state, about = unpack(path.read_bytes(), replace(first, private={}, memory=()))
         self.form = str(about["form"])  # not the fastest now: only the same form gives the same bits
-        self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
-        self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
+        lookup(FORMS, self.form, "form")
+        self.curve = curve_of(about["curve"])
+        if len(self.curve) != state.rounds + 1:
+            raise ValueError("the learning curve does not end where the state stands")
+        self.facts = {**facts_of(self.directory), **self.facts}
         if state.rounds > self.training.rounds:
             raise InputError(
                 f"{self.directory} is already {state.rounds} rounds far, {self.training.rounds} are asked for: "
@@ -279,10 +287,7 @@ class _Run:
         return state
 
     def _write(self, name: str, data: bytes) -> None:
-        path = self.directory / name
-        if not path.exists() or path.read_bytes() != data:
-            with replacing(path) as file:
-                file.write(data)
+        replace_changed(self.directory / name, data)
 
 
 def _refuse_other_files(directory: Path) -> None:
