@@ -19,6 +19,7 @@ from leakscope.attacks.aware import (
 )  # fmt: skip
 from leakscope.attacks.labels import JOINT as JOINT, LABEL_RULES as LABEL_RULES
 from leakscope.attacks.exact.linear_system import LinearSystem as LinearSystem
+from leakscope.attacks.exact.scaled_entry import AtScaledEntry as AtScaledEntry
 from leakscope.attacks.defended import (
     Clipped as Clipped, LargestSent as LargestSent, Rounded as Rounded, Sent as Sent, Whitened as Whitened,
 )  # fmt: skip
