@@ -86,6 +86,25 @@ def test_a_first_dense_layer_divides(activation: type[nn.Module], batch: int, se
     assert line.numbers == {"layers": 2, "features": 16, "units": 40}
 
 
+class Shifted(nn.Module):
+    """Normalises its input by constants."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.3) / 0.2
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize(("first", "severity"), [(Shifted(), Severity.EXACT), (nn.Conv2d(1, 1, 1), Severity.PARTIAL)])
+def test_what_no_parameter_changed_is_divided_like_the_input(first: nn.Module, severity: Severity, batch: int) -> None:
+    found = inspect(nn.Sequential(first, *mlp(nn.ReLU)), batch=batch, input_shape=(1, 4, 4))
+    assert found[Topic.DIVISION].severity is severity
+    assert ("analytic" in found[Topic.UNITS].decided_by) == (severity is Severity.EXACT and batch == 1)
+    assert (
+        found[Topic.DIVISION].finding
+        != inspect(mlp(nn.ReLU), batch=batch, input_shape=(1, 4, 4))[Topic.DIVISION].finding
+    )
+
+
 BETWEEN = [nn.Identity(), nn.BatchNorm1d(40), nn.BatchNorm1d(40).eval(), nn.LayerNorm(40), nn.Dropout(0.1).eval()]
 
 

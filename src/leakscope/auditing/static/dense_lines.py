@@ -7,6 +7,7 @@ Without a bias the ratio is unknown, and CPA reads the layer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -74,17 +75,18 @@ def _division_line(facts: Facts, dense: list[tuple[Layer, nn.Linear]]) -> Line:
     layer, module = dense[0]
     numbers = {"layers": len(dense), "features": module.in_features, "units": module.out_features}
     shape = f"{called(layer.name)} ({module.in_features} -> {module.out_features}, bias)"
-    if not layer.reads_input:
+    if not _reads_all(facts, layer, module):
         before = _before(facts, layer.name)
         words = f"{shape} gives its input features, not the input: {len(before)} other layers stand before it"
         page = f"{STATIC}#layers-that-divide"
         return Line(Topic.DIVISION, words, Severity.PARTIAL, numbers, deciders("cpa", "ig"), page)
+    reads = "reads the input" if layer.reads_input else "reads the input as forward changes it"
     if facts.batch == 1:
-        words = f"{shape} reads the input: each unit's division is the example"
+        words = f"{shape} {reads}: each unit's division is the example"
         page = "explanation/exact.md#one-example-division"
         return Line(Topic.DIVISION, words, Severity.EXACT, numbers, deciders("analytic"), page)
     zeros = has_zeros(layer) is True
-    words = f"{shape} reads the input: each unit's division is an example or a mixture of {facts.batch}"
+    words = f"{shape} {reads}: each unit's division is an example or a mixture of {facts.batch}"
     names: tuple[str, ...] = ("peeling", "spear") if zeros else ("cpa", "analytic")
     if zeros and (reason := _reason(facts)):
         names, words = ("analytic",), f"{words}; none is certified: {reason}"
@@ -119,6 +121,12 @@ def _bare_units(line: Line) -> Line:
     return replace(line, finding=words, severity=Severity.PARTIAL, decided_by=deciders("cpa"))
 
 
+def _reads_all(facts: Facts, layer: Layer, module: nn.Linear) -> bool:
+    """Return whether a layer reads the input, or as many numbers that no parameter changed, such as the normalised input."""
+    size = None if facts.input_shape is None else math.prod(facts.input_shape)
+    return layer.reads_input or (module.in_features == size and not _before(facts, layer.name))
+
+
 def _before(facts: Facts, name: str) -> list[str]:
     """Return the names of the layers with own parameters that ran before a layer."""
     modules = dict(facts.module.named_modules())
@@ -143,7 +151,7 @@ def _units_line(facts: Facts, layer: Layer, module: nn.Linear) -> Line:
     behind = "no activation" if layer.reader is None else f"{layer.reader.rstrip('_')}"
     if batch == 1:
         words = f"{units} units for one example: every unit with a gradient sees it alone"
-        severity, name = (Severity.EXACT, "analytic") if layer.reads_input else (Severity.PARTIAL, "ig")
+        severity, name = (Severity.EXACT, "analytic") if _reads_all(facts, layer, module) else (Severity.PARTIAL, "ig")
         return Line(Topic.UNITS, words, severity, numbers, deciders(name), page)
     if zeros is None:
         return unknown(
