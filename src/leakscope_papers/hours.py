@@ -11,17 +11,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from leakscope_papers.items import Item, choose_items, find_part, home_of
-from leakscope_papers.scales import SCALES, parts_at
+from leakscope_papers.scales import SCALES, check_data, parts_at
 
 HOURS = Path(__file__).with_name("hours.json")
 FULL = SCALES[-1]
 
 
 def write_hours() -> None:
-    """Estimate every part of every item and store the hours."""
+    """Estimate every part of every item and store the hours; raises where a data set is missing."""
     from leakscope_papers.estimates import seconds_of
 
-    parts = [(item, part) for item in choose_items(["all"]) if FULL in item.scales for part in parts_at(item, FULL)]
+    items = [item for item in choose_items(["all"]) if FULL in item.scales]
+    check_data(items, FULL)
+    parts = [(item, part) for item in items for part in parts_at(item, FULL)]
     homes = {_key(item, part.name): home_of(item, part) for item, part in parts}
     hours = {key: float(f"{seconds_of(*home, FULL, gpu=True).seconds / 3600:.2g}") for key, home in homes.items()}
     HOURS.write_text(json.dumps(hours, indent=0, sort_keys=True) + "\n", "utf-8")
