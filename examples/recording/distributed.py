@@ -46,6 +46,7 @@ def run(rank: int, rendezvous: str, directory: str) -> None:
             network = with_weights(network, torch.stack(received).mean(0))
     if rank == 0:
         print(f"loss {mean_loss(build_network()):.2f} before, {mean_loss(network):.2f} after {ROUNDS} rounds")
+    dist.barrier()  # none leaves while another still talks to it
     dist.destroy_process_group()
 
 
