@@ -1,7 +1,7 @@
 """Predicted and measured memory of a chunk for every network of the catalogue at three sizes; exits 1 above 1.3 times the prediction.
 
 python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--attack ig] [--iterations 122] [--limit 6G] [--jobs 1]
-    [--out FILE]
+    [--whole] [--out FILE]
 
 Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
 memory up to its peak, for the run (against the prediction) and for the planning before it (against the limit: planning plays a tick of
@@ -154,6 +154,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--form", default="null")
     parser.add_argument("--limit", default="6G")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--whole", action="store_true", help="do not shorten the networks in LIGHT, so that they are traced"
+    )
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
@@ -174,7 +177,7 @@ def main() -> int:
         print(row, flush=True)
     known = {(row.network, row.side) for row in rows}
     cases = [
-        {**shared, **LIGHT.get(network, {}), "network": network, "side": side}
+        {**shared, **({} if args.whole else LIGHT.get(network, {})), "network": network, "side": side}
         for network in args.networks
         for side in args.sides or SIDES.get(network, (32, 64, 96))
         if (network, side) not in known
